@@ -150,7 +150,7 @@ def drive(arguments):
     """Takes turns on emulated hosts of each rate, and prints a table for it."""
     for rate in arguments.rates.split(","):
         with tempfile.NamedTemporaryFile("w", suffix=".hosts") as hostfile:
-            up = ["gleaner", "testbed", "up", "--hosts", str(arguments.hosts), "--rate", rate, "--name", "hooks", "--replace"]
+            up = ["gleaner", "testbed", "up", "--hosts", str(arguments.hosts), "--bandwidth", rate, "--name", "hooks", "--replace"]
             hostfile.write(subprocess.run(up, check=True, stdout=subprocess.PIPE, text=True).stdout)
             hostfile.flush()
             found = {hook: [] for hook in arguments.hooks.split(",")}

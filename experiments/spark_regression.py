@@ -223,7 +223,7 @@ def measure(arguments):
             os.remove(made)
         for rate in arguments.rates.split(","):
             hostfile = os.path.join(folder, "hosts")
-            up = ["gleaner", "testbed", "up", "--hosts", str(arguments.hosts), "--rate", rate, "--name", NAME, "--replace"]
+            up = ["gleaner", "testbed", "up", "--hosts", str(arguments.hosts), "--bandwidth", rate, "--name", NAME, "--replace"]
             said = subprocess.run(up, check=True, stdout=subprocess.PIPE, text=True).stdout
             with open(hostfile, "w", encoding="ascii") as file:
                 file.write(said)

@@ -36,7 +36,7 @@ Examples:
   gleaner bench --params 269722 --method spardl,ring --steps 50
   gleaner bench --workers 6 --params 269722 --method spardl,spardl/2,spardl/3,gtopk   (SparDL with 1, 2 and 3 teams)
   gleaner bench --workers 6 --params 1000000 --method all --svg bench.svg
-  gleaner bench --workers 6 --params 14728266 --link-rate 1gbit       (beside the least that a step could take)
+  gleaner bench --workers 6 --params 14728266 --bandwidth 1gbit       (beside the least that a step could take)
   gleaner launch --hostfile hosts -- gleaner bench --params 14728266 --method spardl
   mpirun -n 4 -x GLEANER_SECRET_FILE gleaner bench --params 1000000 --method spardl
 
@@ -69,11 +69,11 @@ pub struct Bench {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     timeout: Option<Duration>,
-    /// The rate of a worker's link: the least that a step could take is measured too, and printed
+    /// What a worker's link carries in each direction: the least that a step could take is measured too, and printed
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    link_rate: Option<Rate>,
+    bandwidth: Option<Rate>,
     /// One JSON object on standard output instead of a table
     #[arg(long)]
     json: bool,

@@ -16,7 +16,7 @@ use gleaner_runtime::{Config, ConfigError, Error};
 use gleaner_units as units;
 
 use crate::bench::picture::probe;
-use crate::choice::{Choice, ChoiceError};
+use crate::choice::{self, Choice, ChoiceError};
 use crate::crew::{self, Role};
 use crate::report;
 
@@ -25,9 +25,12 @@ use crate::report;
 /// All ranks synchronise synthetic gradients of several sizes, by a method and by a dense ring, for some seconds. What gleaner
 /// merge-plan computes with instead of a forecast.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    mut_arg("method", choice::without_auto),
+    after_help = "Examples:\n  \
     gleaner launch -n 4 -- gleaner calibrate --method spardl --out calibration.json\n  \
-    gleaner calibrate --workers 4 --method topka --density 0.001 --svg fits.svg")]
+    gleaner calibrate --workers 4 --method topka --density 0.001 --svg fits.svg"
+)]
 pub struct Calibrate {
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
@@ -44,7 +47,7 @@ pub struct Calibrate {
     #[arg(long)]
     json: bool,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     timeout: Option<Duration>,
 }
 

@@ -105,8 +105,17 @@ pub fn named(name: &str) -> Result<Method, MethodError> {
 }
 
 fn names() -> String {
+    format!("{}, or auto for the one that is expected to be fastest", listed())
+}
+
+fn listed() -> String {
     let names: Vec<&str> = all().map(|m| m.collective().name()).collect();
-    format!("The all-reduce: {}, or auto for the one that is expected to be fastest", names.join(", "))
+    format!("The all-reduce: {}", names.join(", "))
+}
+
+/// Where no job measures a network to choose by.
+pub fn without_auto(method: clap::Arg) -> clap::Arg {
+    method.help(listed()).long_help(described(all()))
 }
 
 fn selectors() -> String {
@@ -117,8 +126,11 @@ fn selectors() -> String {
 }
 
 fn summaries() -> String {
-    let all = all().chain([Method::auto()]);
-    let lines = all.map(|m| format!("\n  {:23}{}", m.collective().name(), m.collective().summary()));
+    described(all().chain([Method::auto()]))
+}
+
+fn described(methods: impl Iterator<Item = Method>) -> String {
+    let lines = methods.map(|m| format!("\n  {:23}{}", m.collective().name(), m.collective().summary()));
     format!("The all-reduce:{}", lines.collect::<String>())
 }
 

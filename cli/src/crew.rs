@@ -2,9 +2,9 @@
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use gleaner_runtime::launcher::{self, Event, Job, LaunchError, Output};
+use gleaner_runtime::launcher::{self, Event, Job, LaunchError, Outcome, Output};
 use gleaner_runtime::report::say;
 use gleaner_runtime::{Config, Roles};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -24,10 +24,10 @@ pub struct Progress {
 /// The kind of event that carries [`Progress`].
 const PROGRESS: &str = "progress";
 
-/// A bar on standard error, if that is a terminal.
-fn bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {elapsed} {msg}");
-    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+/// A bar on standard error, if that is a terminal. What is said at its end is cut where the line ends.
+pub fn bar(length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:16} {pos}/{len} {elapsed} {wide_msg}");
+    ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// Where rank 0 shows how far it is: at the launcher that started it, or in a bar of its own.
@@ -38,7 +38,7 @@ pub struct Display {
 impl Display {
     /// Nothing shown yet.
     pub fn new() -> Self {
-        Self { bar: bar() }
+        Self { bar: bar(0) }
     }
 
     /// Shows it.
@@ -89,6 +89,31 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
     }
 }
 
+/// The steps that a worker's event tells, if it is of that kind.
+fn told(Event { kind, body, .. }: Event) -> Option<Progress> {
+    if kind == PROGRESS { serde_json::from_value(body).ok() } else { None }
+}
+
+/// How often a line says how far a job is, where standard error is no terminal.
+const BETWEEN_LINES: Duration = Duration::from_secs(5);
+
+/// Shows how far a job is whose workers tell it: in a bar, or where standard error is no terminal, in a line every few seconds.
+pub fn follow(job: Job) -> Result<Outcome, LaunchError> {
+    let bar = bar(0);
+    let mut line = Instant::now();
+    let outcome = launcher::run(job, |event| {
+        let Some(progress) = told(event) else { return };
+        if !bar.is_hidden() {
+            draw(&bar, &progress);
+        } else if line.elapsed() >= BETWEEN_LINES {
+            line = Instant::now();
+            say(format_args!("step {} of {}: {}", progress.done, progress.of, progress.note));
+        }
+    });
+    bar.finish_and_clear();
+    outcome
+}
+
 /// How a command runs: as one worker of a job, or as the launcher of one.
 pub enum Role {
     /// This process is a worker: do the work.
@@ -125,11 +150,9 @@ pub fn assemble_as(
     if let Some(timeout) = timeout {
         job.env.push(("GLEANER_TIMEOUT".into(), format!("{}ms", timeout.as_millis())));
     }
-    let bar = bar();
-    let outcome = launcher::run(job, |Event { kind, body, .. }| {
-        if kind == PROGRESS
-            && let Ok(progress) = serde_json::from_value::<Progress>(body)
-        {
+    let bar = bar(0);
+    let outcome = launcher::run(job, |event| {
+        if let Some(progress) = told(event) {
             draw(&bar, &progress);
         }
     })?;

@@ -12,6 +12,7 @@ use gleaner_runtime::report::say;
 use gleaner_runtime::{Congestion, Preference, Sockets, TransportChoice, VerbsDevice};
 use gleaner_units as units;
 
+use crate::crew;
 use crate::roles::Servers;
 
 const EXAMPLES: &str = "\
@@ -70,7 +71,7 @@ pub struct Launch {
     port: Option<u16>,
 
     /// How long workers wait for each other, for instance `30s` (sets GLEANER_TIMEOUT).
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
 
     /// Does not encrypt what workers exchange, on a network that is trusted (sets GLEANER_PLAIN).
@@ -106,7 +107,7 @@ pub struct Launch {
 /// Runs the subcommand.
 pub fn run(launch: Launch) -> ExitCode {
     let json = launch.json;
-    let outcome = job(launch).and_then(|job| launcher::run(job, |_| ()));
+    let outcome = job(launch).and_then(crew::follow);
     match &outcome {
         Err(error) => say(format_args!("gleaner launch: {error}")),
         Ok(Outcome { failure: Some(failure), .. }) => say(format_args!("gleaner launch: {failure}")),

@@ -62,7 +62,7 @@ pub struct MergePlan {
     latency: Option<Duration>,
     /// What a link carries in each direction [default: 1gbit]
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    rate: Option<Rate>,
+    bandwidth: Option<Rate>,
     /// What a worker takes: nanoseconds per entry selected from, encoded, merged and (dense) added, and per message
     #[arg(long, value_name = "NAME=NS,…", default_value_t = compare::SPEED, value_parser = compare::speed, conflicts_with = "calibration")]
     speed: Speed,
@@ -76,7 +76,7 @@ pub struct MergePlan {
     #[arg(long)]
     json: bool,
     /// Print OMGS-SGD's Tables V and VI and what its Fig. 4 shows, beside what the evaluator makes of its models
-    #[arg(long, conflicts_with_all = ["model", "layers", "backward", "forward", "select_in", "workers", "latency", "rate", "speed", "calibration", "svg", "json", "method", "density", "k"])]
+    #[arg(long, conflicts_with_all = ["model", "layers", "backward", "forward", "select_in", "workers", "latency", "bandwidth", "speed", "calibration", "svg", "json", "method", "density", "k"])]
     paper: bool,
 }
 
@@ -149,7 +149,7 @@ fn plan(arguments: &MergePlan) -> Result<String, MergePlanError> {
             return Err(MergePlanError::Auto);
         }
         let calibration = Calibration::read(path)?;
-        let &MergePlan { workers, rate, latency, .. } = arguments;
+        let &MergePlan { workers, bandwidth: rate, latency, .. } = arguments;
         calibration.check(path, &Wanted { method: &choice, workers, rate, latency })?;
         let costs = (&calibration.costs() as &dyn Costs, &calibration.dense() as &dyn Costs);
         let from = format!("costs of {}", path.display());
@@ -158,7 +158,7 @@ fn plan(arguments: &MergePlan) -> Result<String, MergePlanError> {
     // Not missing without a calibration.
     let workers = arguments.workers.unwrap_or(1);
     let latency = arguments.latency.unwrap_or(LATENCY);
-    let rate = match arguments.rate {
+    let rate = match arguments.bandwidth {
         Some(rate) => rate,
         None => units::rate(RATE).map_err(|error| LayersError::Quantity(error.to_string()))?,
     };

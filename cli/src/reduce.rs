@@ -28,9 +28,12 @@ use step::{Reduced, Step};
 /// with all workers in this process. Writes the mean to update.npy and what each worker held back
 /// to residual-0.npy, residual-1.npy and so on.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Example: two steps; the second one sends also what the first one held back\n  \
+#[command(
+    mut_arg("method", choice::without_auto),
+    after_help = "Example: two steps; the second one sends also what the first one held back\n  \
     gleaner reduce --method spardl --density 0.01 --out out step1/rank*.npy\n  \
-    gleaner reduce --method spardl --density 0.01 --residuals out --out out step2/rank*.npy")]
+    gleaner reduce --method spardl --density 0.01 --residuals out --out out step2/rank*.npy"
+)]
 pub struct Reduce {
     #[command(flatten)]
     choice: Choice,
@@ -132,6 +135,7 @@ pub enum ReduceError {
 struct Report {
     method: &'static str,
     workers: usize,
+    #[serde(rename = "params")]
     entries: usize,
     k: usize,
     rounds: u64,
@@ -139,7 +143,9 @@ struct Report {
     words_received: u64,
     words_critical: u64,
     entries_received: u64,
+    #[serde(rename = "bytes_per_step")]
     bytes_received: u64,
+    #[serde(rename = "entries_per_step")]
     entries_delivered: usize,
     lost: f64,
 }

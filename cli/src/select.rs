@@ -100,10 +100,10 @@ pub enum SelectError {
 #[derive(serde::Serialize)]
 pub struct Report {
     workers: usize,
-    entries: usize,
+    params: usize,
     k: usize,
     /// One plain read of a gradient.
-    read_milliseconds: f64,
+    read_seconds: f64,
     selectors: Vec<judge::Row>,
 }
 
@@ -137,9 +137,9 @@ pub fn run(arguments: &Select) -> Result<(), SelectError> {
     let rows = entrants.iter().zip(&measured.selectors);
     let report = Report {
         workers: gradients.len(),
-        entries: n,
+        params: n,
         k,
-        read_milliseconds: 1e3 * measured.read,
+        read_seconds: measured.read,
         selectors: rows
             .map(|(entrant, one)| judge::judge(entrant, one, &measured, &gradients, &exact, k))
             .collect(),

@@ -35,14 +35,17 @@ use crate::report;
 /// Runs the schedules of all workers on simulated hosts and links: a discrete-event simulation with the cores, the rates and
 /// the latencies that are given. Small cases are executed, large ones use the expected lengths of messages.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
-    gleaner simulate --method all --workers 6 --params 14_728_266 --rate 1gbit --cores 2 --shared\n  \
-    gleaner simulate --method spardl --workers 1024 --params 10_000_000_000 --density 0.001 --rate 10gbit --latency 100us\n  \
+#[command(
+    mut_arg("method", choice::without_auto),
+    after_help = "Examples:\n  \
+    gleaner simulate --method all --workers 6 --params 14_728_266 --bandwidth 1gbit --cores 2 --shared\n  \
+    gleaner simulate --method spardl --workers 1024 --params 10_000_000_000 --density 0.001 --bandwidth 10gbit --latency 100us\n  \
     gleaner simulate --method spardl --workers 8 --params 1_000_000 --slow 3=2 --svg steps.svg\n  \
     gleaner simulate --model resnet50 --compute 180ms --method all --workers 16\n  \
-    gleaner simulate --model resnet50 --compute 180ms --workers 8 --rate 10gbit --synchrony all\n  \
+    gleaner simulate --model resnet50 --compute 180ms --workers 8 --bandwidth 10gbit --synchrony all\n  \
     gleaner simulate --calibrate machine.json --against measurements.jsonl\n  \
-    gleaner simulate --machine machine.json --against other/measurements.jsonl")]
+    gleaner simulate --machine machine.json --against other/measurements.jsonl"
+)]
 pub struct Simulate {
     #[command(flatten)]
     choice: Choice,
@@ -73,12 +76,12 @@ pub struct Simulate {
     batch: Option<u32>,
     /// What a host's link carries in each direction
     #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = units::rate)]
-    rate: Rate,
+    bandwidth: Rate,
     /// How long a byte is on its way between two hosts, besides what the hosts themselves take
     #[arg(long, value_name = "TIME", default_value = "0us", value_parser = units::duration)]
     latency: Duration,
     /// Take both from what gleaner calibrate measured over the links of a job, whatever carried them
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "latency", "topology", "against"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["bandwidth", "latency", "topology", "against"])]
     calibration: Option<PathBuf>,
     /// A link lets through at once, after a pause, what it carries in this time
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
@@ -87,7 +90,7 @@ pub struct Simulate {
     #[arg(long, value_name = "SHARE", default_value = "0")]
     loss: Loss,
     /// Groups of hosts with their own links and a core, from a file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "latency", "loss", "against"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["bandwidth", "latency", "loss", "against"])]
     topology: Option<PathBuf>,
     /// Where the chances of loss, and of who begins first, start
     #[arg(long, default_value_t = 1)]
@@ -189,7 +192,7 @@ fn overlap(text: &str) -> Result<Overlap, String> {
 pub fn run(mut simulate: Simulate) -> Result<ExitCode, String> {
     if let Some(path) = &simulate.calibration {
         let calibration = Calibration::read(path).map_err(|error| error.to_string())?;
-        (simulate.latency, simulate.rate) = calibration.network();
+        (simulate.latency, simulate.bandwidth) = calibration.network();
     }
     let simulate = &simulate;
     let text = if !simulate.fit.is_empty() {
@@ -230,8 +233,12 @@ fn machine(path: Option<&Path>) -> Result<Machine, String> {
 impl Simulate {
     /// One direction of a host's link: a message crosses two of them.
     fn link(&self) -> Link {
-        let shape =
-            Shape { rate: Some(self.rate), delay: self.latency / 2, loss: self.loss, ..Shape::default() };
+        let shape = Shape {
+            rate: Some(self.bandwidth),
+            delay: self.latency / 2,
+            loss: self.loss,
+            ..Shape::default()
+        };
         Link::of_shape(&shape, self.burst)
     }
 
@@ -243,7 +250,7 @@ impl Simulate {
         };
         match &self.topology {
             Some(path) => format!("{cores}, links of {}", path.display()),
-            None => format!("{cores}, links of {} and {:?}", self.rate, self.latency),
+            None => format!("{cores}, links of {} and {:?}", self.bandwidth, self.latency),
         }
     }
 
@@ -289,7 +296,7 @@ impl Simulate {
         if !knows || !has_forecast(method, workers, n) {
             return None;
         }
-        let network = machine.forecast(self.rate.bytes_per_second(), self.latency);
+        let network = machine.forecast(self.bandwidth.bytes_per_second(), self.latency);
         Model::new(network, machine.speed(), method, n).ok()
     }
 
@@ -353,7 +360,7 @@ fn predict(simulate: &Simulate) -> Result<String, String> {
             picture::MOST_WORKERS
         ));
     }
-    let bar = table::bar(methods.len() as u64);
+    let bar = crate::crew::bar(methods.len() as u64);
     let (mut rows, mut refused) = (Vec::new(), Vec::new());
     for (name, method) in methods {
         bar.set_message(name.clone());

@@ -59,14 +59,17 @@ fn all_strategies_are_compared_and_optimal_is_the_least() {
         );
         for row in rows {
             let part = |name: &str| row[name].as_f64().unwrap();
-            close(&row["iteration"], 0.28 + part("selecting") + part("non_overlapped"));
-            assert!(part("ratio") >= 1.0 && (0.0..=1.0).contains(&part("hidden")), "{row}");
+            close(&row["iteration_seconds"], 0.28 + part("selecting_seconds") + part("exposed_seconds"));
+            assert!(part("ratio") >= 1.0 && (0.0..=1.0).contains(&part("hidden_share")), "{row}");
             assert_eq!(row["ends"].as_array().unwrap().len() as u64, row["groups"]);
             assert_eq!(row["ends"].as_array().unwrap().last().unwrap(), 54);
         }
         assert_eq!(strategy(&plan, "layer-wise")["groups"], 54);
         assert_eq!(strategy(&plan, "threshold")["groups"], 13);
-        assert!(plan["dense"]["iteration"].as_f64() > strategy(&plan, "optimal")["iteration"].as_f64());
+        assert!(
+            plan["dense"]["iteration_seconds"].as_f64()
+                > strategy(&plan, "optimal")["iteration_seconds"].as_f64()
+        );
         let layers = plan["layers"].as_array().unwrap();
         assert_eq!(layers[0]["name"], "classifier.bias");
         close(&layers[53]["seconds"], 0.18 / 54.0);
@@ -78,7 +81,10 @@ fn all_strategies_are_compared_and_optimal_is_the_least() {
     );
     assert!(table.contains("optimal merges"), "{table}");
     // Where it is not said, the forward pass takes half as long as the backward pass.
-    close(&json(folder.path(), "merge-plan --model lstm-ptb --backward 180ms --workers 2")["forward"], 0.09);
+    close(
+        &json(folder.path(), "merge-plan --model lstm-ptb --backward 180ms --workers 2")["forward_seconds"],
+        0.09,
+    );
 }
 
 /// One cost model: all layers at once take what `plan --compare` forecasts for a step, and `auto` takes the method that merges best.
@@ -92,20 +98,22 @@ fn merging_all_takes_what_plan_forecasts() {
     for method in ["spardl", "topka", "gtopk", "oktopk", "ring", "rabenseifner"] {
         let plan = json(
             folder.path(),
-            &format!("merge-plan --model vgg16 --backward 180ms {network} --rate 100mbit --method {method}"),
+            &format!(
+                "merge-plan --model vgg16 --backward 180ms {network} --bandwidth 100mbit --method {method}"
+            ),
         );
         let row = compared["methods"].as_array().unwrap().iter().find(|row| {
             row["method"] == method && [Value::Null, "1".into()].contains(&row["options"]["teams"])
         });
-        let single = strategy(&plan, "single")["iteration"].as_f64().unwrap();
+        let single = strategy(&plan, "single")["iteration_seconds"].as_f64().unwrap();
         close(&row.unwrap()["seconds"], single - 0.27);
-        least = least.min(strategy(&plan, "optimal")["iteration"].as_f64().unwrap());
+        least = least.min(strategy(&plan, "optimal")["iteration_seconds"].as_f64().unwrap());
     }
     let auto = json(
         folder.path(),
-        &format!("merge-plan --model vgg16 --backward 180ms {network} --rate 100mbit --method auto"),
+        &format!("merge-plan --model vgg16 --backward 180ms {network} --bandwidth 100mbit --method auto"),
     );
-    assert!(strategy(&auto, "optimal")["iteration"].as_f64().unwrap() <= least);
+    assert!(strategy(&auto, "optimal")["iteration_seconds"].as_f64().unwrap() <= least);
 }
 
 #[test]
@@ -127,7 +135,7 @@ fn layers_come_from_a_file() {
     let file = json(at, "merge-plan --layers l.json --workers 4");
     assert_eq!(csv["strategies"], file["strategies"]);
     assert_eq!((&csv["layers"], &csv["times"]), (&layers, &json!("as given")));
-    close(&csv["backward"], 0.0065);
+    close(&csv["backward_seconds"], 0.0065);
     // Sizes alone, with the whole backward pass.
     fs::write(at.join("sizes.csv"), "name,entries\nfc,5000\nconv1,1000\n").unwrap();
     let sizes = json(at, "merge-plan --layers sizes.csv --workers 4 --backward 8ms");
@@ -195,7 +203,7 @@ fn sizes_of_another_model_are_named() {
 fn the_picture_has_four_pipelines() {
     let folder = TempDir::new().unwrap();
     for (place, lanes) in [("backward", 2), ("beside", 3)] {
-        let said = text(folder.path(), &format!("{VGG} --rate 10gbit --select-in {place} --svg p.svg"));
+        let said = text(folder.path(), &format!("{VGG} --bandwidth 10gbit --select-in {place} --svg p.svg"));
         assert!(said.contains("The picture is in p.svg."), "{said}");
         let picture = fs::read_to_string(folder.path().join("p.svg")).unwrap();
         for title in [
@@ -254,13 +262,13 @@ fn a_calibration_is_measured_and_planned_with() {
     let line = |fit: &str| {
         stored[fit]["fixed"].as_f64().unwrap() + stored[fit]["per_entry"].as_f64().unwrap() * 14_728_266.0
     };
-    close(&strategy(&plan, "single")["iteration"], 0.27 + line("select") + line("exchange"));
+    close(&strategy(&plan, "single")["iteration_seconds"], 0.27 + line("select") + line("exchange"));
     let rate = stored["bytes_per_second"].as_f64().unwrap() * 8e-6;
-    text(at, &format!("{wanted} --rate {rate:.0}mbit"));
-    let network = refused(at, &format!("{wanted} --rate {:.0}mbit", 2.0 * rate));
+    text(at, &format!("{wanted} --bandwidth {rate:.0}mbit"));
+    let network = refused(at, &format!("{wanted} --bandwidth {:.0}mbit", 2.0 * rate));
     assert!(network.contains("c.json is of another network") && network.contains("mbit/s"), "{network}");
     let latency = stored["latency"].as_f64().unwrap() * 1e6;
-    text(at, &format!("{wanted} --rate {rate:.0}mbit --latency {:.3}us", 1.5 * latency));
+    text(at, &format!("{wanted} --bandwidth {rate:.0}mbit --latency {:.3}us", 1.5 * latency));
     for factor in [0.4, 2.5] {
         let far = refused(at, &format!("{wanted} --latency {:.3}us", factor * latency));
         let words = format!(
@@ -315,7 +323,7 @@ fn each_transport_has_costs_of_its_own_that_every_prediction_takes() {
         for (command, option) in [
             ("plan --compare --workers 8 --params 100_000 --json", "--bandwidth"),
             ("plan --method ring --workers 8 --params 100_000 --json", "--bandwidth"),
-            ("simulate --method ring --workers 8 --params 100_000 --json", "--rate"),
+            ("simulate --method ring --workers 8 --params 100_000 --json", "--bandwidth"),
         ] {
             let measured = text(at, &format!("{command} --calibration {file}"));
             assert_eq!(measured, text(at, &format!("{command} {told} {option} {rate:.0}kbit")), "{command}");

@@ -243,7 +243,7 @@ fn speed_up_falls_with_bandwidth() {
         };
         methods.iter().find(of).unwrap()["seconds"].as_f64().unwrap()
     };
-    let at = report["bytes_per_second"]
+    let at = report["bandwidth_bytes_per_second"]
         .as_array()
         .unwrap()
         .iter()

@@ -70,7 +70,7 @@ fn row<'a>(report: &'a Value, selector: &str) -> &'a Value {
 fn columns_are_those_of_an_estimate_by_hand() {
     let folder = pair();
     let report = json(&folder, "--density 0.02 --selector top,threshold=8.5,exdyna,clt-k g0.npy g1.npy");
-    assert_eq!((&report["workers"], &report["entries"], &report["k"]), (&2.into(), &100.into(), &2.into()));
+    assert_eq!((&report["workers"], &report["params"], &report["k"]), (&2.into(), &100.into(), &2.into()));
     let squares = |large: usize| -> f64 {
         (0..100).filter(|i| *i != 7 && *i != large).map(|i| f64::from(0.01 * i as f32).powi(2)).sum::<f64>()
     };

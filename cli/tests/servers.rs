@@ -54,7 +54,7 @@ fn every_synchrony_learns_over_servers() {
     {
         for method in ["ring", "spardl"] {
             let roles = roles[number_of % roles.len()];
-            let options = ["--workers", "3", "--steps", "120", "--synchrony", synchrony, "--method", method];
+            let options = ["--workers", "3", "--steps", "88", "--synchrony", synchrony, "--method", method];
             // Each of three updates in a round is by the velocity of all: momentum counts more where nobody waits.
             let options = [&options[..], &["--density", "0.1", "--momentum", "0.5"], roles].concat();
             let summary = summary(&train(&options));

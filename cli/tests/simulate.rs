@@ -40,7 +40,7 @@ fn all_methods_are_predicted_or_refused_for_a_reason() {
     assert_eq!(methods.len() + all["refused"].as_array().unwrap().len(), 15);
     for row in methods {
         let part = |name: &str| row[name].as_f64().unwrap();
-        let sum = part("select") + part("exchange") + part("merge");
+        let sum = part("seconds_select") + part("seconds_exchange") + part("seconds_merge");
         assert!((sum - part("seconds")).abs() < 1e-9, "{row}");
     }
     let table = text(Path::new("."), "--method all --workers 3 --params 20_000");
@@ -80,7 +80,7 @@ fn thousands_of_workers_fit_into_four_gibibytes() {
         ("spardl", 4096, 10_000_000_000, 24, 60.0),
         ("ring", 4096, 10_000_000_000, 8190, 60.0),
     ] {
-        let arguments = format!("--method {method} --workers {workers} --params {n} --rate 10gbit");
+        let arguments = format!("--method {method} --workers {workers} --params {n} --bandwidth 10gbit");
         let output = simulate_within(4 << 30, &arguments);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{arguments}: {said}");
@@ -111,7 +111,7 @@ fn bags_are_timed_on_request() {
     for (timed, real) in [0, 1].map(|i| (&timed["methods"][i], &real["methods"][i])) {
         assert_eq!((&timed["workload"], &real["workload"]), (&"profiled".into(), &"executed".into()));
         assert_eq!((&timed["rounds"], &timed["messages"]), (&real["rounds"], &real["messages"]));
-        for key in ["bytes_received", "entries_delivered"] {
+        for key in ["bytes_per_step", "entries_per_step"] {
             let (a, b) = (timed[key].as_f64().unwrap(), real[key].as_f64().unwrap());
             assert!((a / b - 1.0).abs() < 0.05, "{key}: {a} instead of {b}");
         }
@@ -131,7 +131,7 @@ fn turns_of_a_case_are_compared_as_one() {
         summary["seconds"] = seconds.into();
         let traffic = json!([{ "host": "host0", "received": 1, "sent": 1 }]);
         let machine = json!({ "processor": "any", "cores": 2, "memory": 1 << 30, "kernel": "any" });
-        let case = json!({ "command": "bench", "method": "spardl", "rate": "1gbit" });
+        let case = json!({ "command": "bench", "method": "spardl", "bandwidth": "1gbit" });
         json!({
             "version": 1, "experiment": "two", "case": case, "turn": turn, "started": 0.0, "seconds": 1.0, "machine": machine,
             "commit": "0", "command": [], "chaos": [], "traffic": traffic, "outcome": { "done": summary },
@@ -153,7 +153,7 @@ fn turns_of_a_case_are_compared_as_one() {
             (&0.003.into(), &json!([0.002, 0.004]))
         );
         assert!(case["seconds_predicted"].as_f64().unwrap() > 0.0);
-        assert_eq!(case["bits_per_second"], 1e9);
+        assert_eq!(case["bandwidth_bits_per_second"], 1e9);
         let table = text(folder.path(), &format!("{arguments} --machine machine.json"));
         assert!(
             table.contains("2.00 … 4.00")
@@ -186,7 +186,7 @@ fn what_cannot_be_is_refused_in_a_sentence() {
         ("--workers 5000 --params 10", "5000"),
         ("--workers 4", "--params"),
         ("--workers 4 --params 0", "expected at least one"),
-        ("--workers 4 --params 100 --rate fast", "no rate"),
+        ("--workers 4 --params 100 --bandwidth fast", "no rate"),
         ("--workers 4 --params 100 --loss 0.9", "carries no job"),
         ("--workers 4 --params 100 --slow 9=2", "no rank 9"),
         ("--workers 4 --params 100 --slow 1=0", "no slow host"),
@@ -216,7 +216,7 @@ fn what_cannot_be_is_refused_in_a_sentence() {
 /// better than the one that is reported.
 #[test]
 fn an_iteration_of_a_model_is_a_step_more_than_computing() {
-    let network = "--method ring,spardl,topka --workers 4 --rate 100mbit --workload expected";
+    let network = "--method ring,spardl,topka --workers 4 --bandwidth 100mbit --workload expected";
     let steps = json(&format!("{network} --params 14_728_266"));
     let model = json(&format!("{network} --model vgg16 --compute 180ms"));
     let rows = model["methods"].as_array().unwrap();
@@ -225,15 +225,30 @@ fn an_iteration_of_a_model_is_a_step_more_than_computing() {
         let number = |name: &str| row[name].as_f64().unwrap();
         let step = steps["methods"].as_array().unwrap().iter().find(|step| step["method"] == row["method"]);
         let expected = 0.18 + step.unwrap()["seconds"].as_f64().unwrap();
-        assert!((number("single") - expected).abs() < 1e-9, "{row}");
-        assert!(number("iteration") <= number("single").min(number("layer_wise")), "{row}");
-        assert!(number("iteration") >= 0.18, "{row}");
+        assert!((number("single_seconds") - expected).abs() < 1e-9, "{row}");
+        assert!(
+            number("iteration_seconds") <= number("single_seconds").min(number("layer_wise_seconds")),
+            "{row}"
+        );
+        assert!(number("iteration_seconds") >= 0.18, "{row}");
     }
-    assert!(rows.windows(2).all(|two| two[0]["iteration"].as_f64() <= two[1]["iteration"].as_f64()));
+    assert!(
+        rows.windows(2)
+            .all(|two| two[0]["iteration_seconds"].as_f64() <= two[1]["iteration_seconds"].as_f64())
+    );
     let table = text(Path::new("."), &format!("{network} --model vgg16 --compute 180ms"));
     assert!(table.contains("is the fastest, with") && table.contains("54 layers"), "{table}");
     assert!(refused("--model vgg16 --workers 4").contains("has no time"));
     assert!(refused("--model vgg16 --compute 1s --workers 4 --params 100").contains("--params"));
+}
+
+/// No job measures a network by which `auto` could choose.
+#[test]
+fn auto_is_not_listed() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gleaner")).args(["simulate", "-h"]).output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let method = help.lines().find(|line| line.contains("The all-reduce:")).unwrap();
+    assert!(method.contains("spardl") && !method.contains("auto"), "{method}");
 }
 
 /// The closed form beside the simulation: what `plan --compare` prints for the same machine and links, and how far the two are apart. Left out
@@ -241,7 +256,7 @@ fn an_iteration_of_a_model_is_a_step_more_than_computing() {
 #[test]
 fn the_closed_form_is_near_the_simulation() {
     let network = "--workers 8 --params 1_000_000 --latency 300us";
-    let steps = json(&format!("{network} --method all --rate 100mbit"));
+    let steps = json(&format!("{network} --method all --bandwidth 100mbit"));
     let price = |name: &str| steps["machine"][name].as_f64().unwrap();
     let speed = [
         ("select", price("accumulate")),
@@ -269,21 +284,24 @@ fn the_closed_form_is_near_the_simulation() {
             other["method"] == method && (teams.is_null() || teams == "1")
         });
         for planned in planned {
-            let ratio = planned["seconds"].as_f64().unwrap() / row["forecast"].as_f64().unwrap();
+            let ratio = planned["seconds"].as_f64().unwrap() / row["forecast_seconds"].as_f64().unwrap();
             assert!((ratio - 1.0).abs() < 1e-6, "{method}: {ratio}");
             compared += 1;
         }
         if !method.starts_with("exdyna") {
-            near(&row["method"], &row["forecast"], row["seconds"].as_f64().unwrap());
+            near(&row["method"], &row["forecast_seconds"], row["seconds"].as_f64().unwrap());
         }
     }
     assert!(compared >= 8, "{compared} methods in both");
     let iterations = json(
-        "--model vgg16 --compute 180ms --method ring,spardl,topka --workers 4 --rate 100mbit --workload expected",
+        "--model vgg16 --compute 180ms --method ring,spardl,topka --workers 4 --bandwidth 100mbit --workload expected",
     );
     for row in iterations["methods"].as_array().unwrap() {
-        near(&row["method"], &row["forecast"], row["iteration"].as_f64().unwrap());
+        near(&row["method"], &row["forecast_seconds"], row["iteration_seconds"].as_f64().unwrap());
     }
-    let shared = json(&format!("{network} --method spardl --rate 100mbit --shared"));
-    assert!(shared["methods"][0]["forecast"].is_null(), "the closed form knows of no cores that are shared");
+    let shared = json(&format!("{network} --method spardl --bandwidth 100mbit --shared"));
+    assert!(
+        shared["methods"][0]["forecast_seconds"].is_null(),
+        "the closed form knows of no cores that are shared"
+    );
 }

@@ -116,6 +116,7 @@ fn bad_data_is_refused_in_a_sentence() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && output.stdout.is_empty(), "{data}");
         assert!(said.contains(named) && said.contains("expected"), "{data}: {said}");
+        assert_eq!(said.lines().count(), 1, "it is said once, before there are workers: {said}");
     }
     for (options, named) in [
         (["--density", "0"], "density is 0"),

@@ -67,8 +67,8 @@ pub struct Record {
     /// The name of the experiment.
     pub experiment: String,
     /// What was measured, by the names of the axes: `command` (bench, train or peer), `method`, `workers`, `seed`, `params`
-    /// or `model`, `density`, `rate` and whatever else the experiment's file varies.
-    #[serde(deserialize_with = "with_seed")]
+    /// or `model`, `density`, `bandwidth` and whatever else the experiment's file varies.
+    #[serde(deserialize_with = "as_now")]
     pub case: BTreeMap<String, Value>,
     /// Which repetition, from 0.
     pub turn: u32,
@@ -97,6 +97,7 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay: Option<Relayed>,
     /// The outcome.
+    #[serde(deserialize_with = "outcome_as_now")]
     pub outcome: Outcome,
 }
 
@@ -153,11 +154,35 @@ impl Record {
 /// The seed of whatever says no other.
 pub const SEED: u64 = 1;
 
-/// Early records name the seed only where the experiment's file did.
-fn with_seed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
+/// Early records name the seed only where the experiment's file did, and the links' properties by other names.
+fn as_now<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
     let mut case: BTreeMap<String, Value> = BTreeMap::deserialize(deserializer)?;
     case.entry("seed".into()).or_insert_with(|| SEED.into());
+    for (early, now) in [("rate", "bandwidth"), ("delay", "latency")] {
+        if let Some(value) = case.remove(early) {
+            case.insert(now.into(), value);
+        }
+    }
     Ok(case)
+}
+
+/// What early records of `gleaner bench` have by other names.
+fn outcome_as_now<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Outcome, D::Error> {
+    let mut outcome = Outcome::deserialize(deserializer)?;
+    if let Outcome::Done(Value::Object(done)) = &mut outcome
+        && done.contains_key("bytes_received_dense")
+    {
+        for (early, now) in [
+            ("bytes_received", "bytes_per_step"),
+            ("bytes_received_dense", "dense_bytes_per_step"),
+            ("entries_delivered", "entries_per_step"),
+        ] {
+            if let Some(value) = done.remove(early) {
+                done.insert(now.into(), value);
+            }
+        }
+    }
+    Ok(outcome)
 }
 
 /// The machine that everything ran on.
@@ -200,4 +225,25 @@ pub enum Outcome {
         /// The last thing it said.
         reason: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn early_records_have_the_names_of_today() {
+        let line = json!({
+            "version": 1, "experiment": "e", "case": { "command": "bench", "rate": "1gbit", "delay": "1ms" }, "turn": 0,
+            "started": 0.0, "seconds": 1.0, "machine": { "processor": "p", "cores": 1, "memory": 1, "kernel": "k" },
+            "commit": null, "command": [], "traffic": [],
+            "outcome": { "done": { "bytes_received": 5, "bytes_received_dense": 6, "entries_delivered": 7 } },
+        });
+        let record = Record::parse(line.to_string().as_bytes()).unwrap_or_else(|_| panic!("{line}"));
+        let case = json!({ "command": "bench", "bandwidth": "1gbit", "latency": "1ms", "seed": 1 });
+        assert_eq!(json!(record.case), case);
+        let done = json!({ "bytes_per_step": 5, "dense_bytes_per_step": 6, "entries_per_step": 7 });
+        assert_eq!(record.outcome, Outcome::Done(done));
+    }
 }

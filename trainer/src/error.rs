@@ -11,7 +11,7 @@ use crate::models::ModelKind;
 pub enum TrainerError {
     /// The argument of `--data` names no known data.
     #[error(
-        "--data: expected text, text:FILE, digits, mnist:DIRECTORY, cifar10:DIRECTORY, cifar100:DIRECTORY, synthetic, fresh-text, \
+        "--data: expected text, text:FILE, digits, mnist:DIR, cifar10:DIR, cifar100:DIR, synthetic, fresh-text, \
          fresh-digits or fresh-clicks, found {found:?}; use one of these"
     )]
     UnknownData {

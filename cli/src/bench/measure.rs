@@ -54,7 +54,7 @@ fn run(session: &Session, bench: &Bench) -> Result<Option<Report>, BenchError> {
 
     let (mut gradient, mut given) = (vec![0.0; n], Vec::new());
     let mut mass = (rank == 0).then(|| Mass::new(bench.seed, workers, n));
-    let mut floor = bench.link_rate.map(|rate| Floor::new(rate, n));
+    let mut floor = bench.bandwidth.map(|rate| Floor::new(rate, n));
     let display = (rank == 0).then(Display::new);
     let (rounds, turns) = (bench.warmup + bench.steps, runners.len());
     for round in 0..rounds {
@@ -161,13 +161,13 @@ fn same_options(session: &Session, bench: &Bench) -> Result<(), BenchError> {
     let methods = bench.choice.methods();
     let names: Vec<&str> = methods.iter().map(|(name, _)| &**name).collect();
     let mut options = format!(
-        "--method {}\n{} entries\n--steps {}\n--warmup {}\n--seed {}\n--link-rate {:?}",
+        "--method {}\n{} entries\n--steps {}\n--warmup {}\n--seed {}\n--bandwidth {:?}",
         names.join(","),
         bench.params,
         bench.steps,
         bench.warmup,
         bench.seed,
-        bench.link_rate
+        bench.bandwidth
     );
     for (_, method) in methods {
         options += &match method {

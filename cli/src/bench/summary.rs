@@ -66,9 +66,12 @@ pub struct Summary {
     pub slowest_select: f64,
     pub slowest_exchange: f64,
     pub slowest_merge: f64,
+    #[serde(rename = "bytes_per_step")]
     pub bytes_received: u64,
+    #[serde(rename = "dense_bytes_per_step")]
     pub bytes_received_dense: u64,
     pub rounds: u64,
+    #[serde(rename = "entries_per_step")]
     pub entries_delivered: usize,
     pub l2_share: f64,
     pub lost: f64,

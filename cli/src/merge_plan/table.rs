@@ -19,11 +19,15 @@ pub struct Row {
     pub groups: usize,
     /// Behind how many layers each group ends.
     pub ends: Vec<usize>,
+    #[serde(rename = "iteration_seconds")]
     pub iteration: f64,
     /// By how much selection ends after the backward pass alone would.
+    #[serde(rename = "selecting_seconds")]
     pub selecting: f64,
+    #[serde(rename = "exposed_seconds")]
     pub non_overlapped: f64,
     /// The share of the exchange that is under way while something is computed or selected.
+    #[serde(rename = "hidden_share")]
     pub hidden: f64,
     /// The iteration, divided by that of `optimal`.
     pub ratio: f64,
@@ -68,7 +72,9 @@ pub struct Plan<'a> {
     /// Where the layers' times come from.
     #[serde(rename = "times")]
     pub share: &'static str,
+    #[serde(rename = "forward_seconds")]
     pub forward: f64,
+    #[serde(rename = "backward_seconds")]
     pub backward: f64,
     pub method: String,
     #[serde(skip)]

@@ -28,11 +28,16 @@ struct Row {
     rounds: u64,
     messages: u64,
     words_critical: u64,
+    #[serde(rename = "bytes_per_step")]
     bytes_received: u64,
     seconds: f64,
+    #[serde(rename = "seconds_select")]
     select: f64,
+    #[serde(rename = "seconds_exchange")]
     exchange: f64,
+    #[serde(rename = "seconds_merge")]
     merge: f64,
+    #[serde(rename = "entries_per_step")]
     delivered: (u64, u64),
     ratio: f64,
 }
@@ -42,7 +47,9 @@ struct Row {
 struct Report {
     workers: u32,
     params: usize,
+    #[serde(rename = "latency_seconds")]
     latency: f64,
+    #[serde(rename = "bandwidth_bytes_per_second")]
     bytes_per_second: f64,
     speed: String,
     overlap: f64,

@@ -38,8 +38,10 @@ struct Row {
 pub struct Speedup {
     method: String,
     workers: u32,
+    #[serde(rename = "latency_seconds")]
     latency: f64,
     speed: String,
+    #[serde(rename = "bandwidth_bytes_per_second")]
     bytes_per_second: Vec<f64>,
     rows: Vec<Row>,
     #[serde(skip)]

@@ -114,7 +114,7 @@ pub struct Regress {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = units::within::<u32>(1..=1024))]
     pub workers: u32,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub timeout: Option<Duration>,
     /// Print one JSON object instead of a table
     #[arg(long)]

@@ -11,7 +11,7 @@ use super::measure::{Entrant, Measured, One};
 pub struct Row {
     pub selector: String,
     /// The time of the slowest worker.
-    pub milliseconds: f64,
+    pub seconds: f64,
     /// The same, as a multiple of one read of the gradient.
     pub times_read: f64,
     /// Mean number of entries that a worker sends values for.
@@ -68,7 +68,7 @@ pub fn judge(
     });
     Row {
         selector: entrant.to_string(),
-        milliseconds: 1e3 * slowest,
+        seconds: slowest,
         times_read: slowest / measured.read.max(f64::MIN_POSITIVE),
         entries,
         times_k: entries / k as f64,

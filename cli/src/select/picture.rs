@@ -31,14 +31,14 @@ const MEASURES: [Measure; 4] = [
 pub fn svg(report: &Report) -> Result<String, DrawError> {
     let rows = &report.selectors;
     let names = rows.iter().map(|row| width(&row.selector)).max().unwrap_or(0) + 18;
-    let (n, k) = (grouped(report.entries as u64), grouped(report.k as u64));
+    let (n, k) = (grouped(report.params as u64), grouped(report.k as u64));
     let s = if report.workers == 1 { "" } else { "s" };
     let page = Page {
         width: names + MEASURES.len() as i32 * PANEL,
         heading: format!("Selectors on {} gradient{s}, n = {n}, k = {k}", report.workers),
         notes: vec![format!(
             "Medians of interleaved runs on the slowest worker; a read takes {:.2} ms.",
-            report.read_milliseconds
+            1e3 * report.read_seconds
         )],
         legend: Vec::new(),
     };

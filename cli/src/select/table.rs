@@ -11,12 +11,13 @@ const HEADINGS: [&str; 10] =
 /// A table, a row for each selector.
 pub fn text(report: &Report) -> String {
     let mut text = String::new();
-    let (n, k) = (grouped(report.entries as u64), grouped(report.k as u64));
+    let (n, k) = (grouped(report.params as u64), grouped(report.k as u64));
     let s = if report.workers == 1 { "" } else { "s" };
     let _ = writeln!(
         text,
         "{} gradient{s} of n = {n}, k = {k}; one read of a gradient takes {:.2} ms\n",
-        report.workers, report.read_milliseconds
+        report.workers,
+        1e3 * report.read_seconds
     );
     let widest = report.selectors.iter().map(|row| row.selector.len()).max().unwrap_or(0).max(8);
     let _ = write!(text, "{:widest$}", "selector");
@@ -25,7 +26,7 @@ pub fn text(report: &Report) -> String {
     let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
     for row in &report.selectors {
         let cells = [
-            format!("{:.2}", row.milliseconds),
+            format!("{:.2}", 1e3 * row.seconds),
             format!("{:.1}", row.times_read),
             grouped(row.entries.round() as u64),
             format!("{:.3}", row.times_k),

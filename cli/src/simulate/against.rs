@@ -6,9 +6,9 @@ use gleaner_testbed::simulation::{self, Link, Machine, Network, Op, Steps, Trace
 use gleaner_units::{bytes, grouped};
 use serde::Serialize;
 
-use super::table::bar;
 use super::{Simulate, Way, bench_gradient, times};
 use crate::choice;
+use crate::crew::bar;
 use crate::report::{columns, ms, save};
 
 /// Predictions are meant to be that near.
@@ -22,6 +22,7 @@ struct Row {
     params: usize,
     density: f64,
     /// What each link carried; none if there was no limit.
+    #[serde(rename = "bandwidth_bits_per_second")]
     bits_per_second: Option<f64>,
     seconds_measured: f64,
     /// By turn; the one above is their median.
@@ -29,11 +30,17 @@ struct Row {
     seconds_predicted: f64,
     /// Predicted over measured.
     ratio: f64,
+    #[serde(rename = "bytes_per_step_measured")]
     bytes_measured: u64,
+    #[serde(rename = "bytes_per_step_predicted")]
     bytes_predicted: u64,
+    #[serde(rename = "seconds_select_measured")]
     select_measured: f64,
+    #[serde(rename = "seconds_select_predicted")]
     select_predicted: f64,
+    #[serde(rename = "seconds_merge_measured")]
     merge_measured: f64,
+    #[serde(rename = "seconds_merge_predicted")]
     merge_predicted: f64,
 }
 

@@ -8,8 +8,9 @@ use gleaner_testbed::simulation::{self, Machine, Network, Steps, calibration};
 use gleaner_units::grouped;
 use serde::Serialize;
 
-use super::table::{Refused, bar};
+use super::table::Refused;
 use super::{Simulate, bench_gradient};
+use crate::crew::bar;
 use crate::merge_plan::layers::Layers;
 use crate::merge_plan::table::lengths;
 use crate::report::{columns, ms};
@@ -76,12 +77,17 @@ struct Row {
     /// Behind how many layers each group of the optimum ends.
     ends: Vec<usize>,
     /// Merged as the optimum is.
+    #[serde(rename = "iteration_seconds")]
     iteration: f64,
+    #[serde(rename = "exposed_seconds")]
     non_overlapped: f64,
     /// All layers at once, and each by itself.
+    #[serde(rename = "single_seconds")]
     single: f64,
+    #[serde(rename = "layer_wise_seconds")]
     layer_wise: f64,
     /// Merged as the optimum is of the closed form's costs, by these: what gleaner merge-plan says of the same machine and links.
+    #[serde(rename = "forecast_seconds")]
     forecast: Option<f64>,
 }
 
@@ -90,7 +96,9 @@ struct Iterations<'a> {
     model: &'a str,
     workers: u32,
     params: usize,
+    #[serde(rename = "forward_seconds")]
     forward: f64,
+    #[serde(rename = "backward_seconds")]
     backward: f64,
     methods: Vec<Row>,
     refused: Vec<Refused>,

@@ -19,11 +19,15 @@ const GOODPUT: f64 = 1448.0 / 1538.0;
 #[derive(Debug, Serialize)]
 struct Row {
     synchrony: String,
+    #[serde(rename = "step_seconds")]
     step: f64,
+    #[serde(rename = "batch_synchronisation_seconds")]
     batch_synchronisation: f64,
     /// Samples in a second where a batch is given, else passes.
     throughput: f64,
+    #[serde(rename = "background_share")]
     background: f64,
+    #[serde(rename = "background_bound")]
     most: Option<f64>,
 }
 
@@ -33,6 +37,7 @@ struct Synchronies<'a> {
     params: usize,
     workers: u32,
     servers: usize,
+    #[serde(rename = "pass_seconds")]
     pass: f64,
     batch: Option<u32>,
     synchronies: Vec<Row>,
@@ -58,7 +63,7 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
     let job = Served {
         layers: layers.told.iter().map(|layer| layer.entries).collect(),
         passes,
-        rate: simulate.rate.bytes_per_second() * GOODPUT * (1.0 - simulate.loss.share()),
+        rate: simulate.bandwidth.bytes_per_second() * GOODPUT * (1.0 - simulate.loss.share()),
         latency: simulate.latency.as_secs_f64(),
         servers: simulate.servers as usize,
         steps: STEPS,
@@ -145,7 +150,7 @@ fn table(told: &Synchronies<'_>, simulate: &Simulate) -> String {
         ms(told.pass),
         plural(told.workers as usize, "worker"),
         plural(told.servers, "server"),
-        simulate.rate,
+        simulate.bandwidth,
         simulate.latency,
         columns(&cells)
     )

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use gleaner_testbed::simulation::{Machine, Replayed, Trace, Workload};
 use gleaner_units::{self as units, grouped};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::Simulate;
@@ -20,13 +19,19 @@ pub struct Row {
     pub workload: String,
     pub rounds: u64,
     pub messages: u64,
+    #[serde(rename = "bytes_per_step")]
     pub bytes_received: u64,
+    #[serde(rename = "entries_per_step")]
     pub entries_delivered: u64,
     pub seconds: f64,
+    #[serde(rename = "seconds_select")]
     pub select: f64,
+    #[serde(rename = "seconds_exchange")]
     pub exchange: f64,
+    #[serde(rename = "seconds_merge")]
     pub merge: f64,
     /// The step by the closed form, with the same machine and links; none where it does not know of them.
+    #[serde(rename = "forecast_seconds")]
     pub forecast: Option<f64>,
 }
 
@@ -45,12 +50,6 @@ pub struct Prediction {
     pub machine: Machine,
     pub methods: Vec<Row>,
     pub refused: Vec<Refused>,
-}
-
-/// A bar on standard error, if that is a terminal.
-pub fn bar(length: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {elapsed} {msg}");
-    ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 impl Row {

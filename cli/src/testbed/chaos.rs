@@ -9,9 +9,9 @@ use clap::Args;
 use gleaner_testbed::campaign::{self, Course, Courses, Judged, Phase, Row, Settings, tally, worker};
 use gleaner_testbed::experiment::Interrupt;
 use gleaner_units as units;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use crate::crew;
 use crate::report;
 
 const EXAMPLES: &str = "\
@@ -43,7 +43,7 @@ pub struct Chaos {
     #[arg(long, value_name = "P", value_parser = units::within::<u32>(2..=32))]
     workers: Option<u32>,
     /// How long a silent worker counts as alive
-    #[arg(long, value_name = "DURATION", default_value = "4s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = units::duration)]
     timeout: Duration,
     /// How many jobs run at once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = units::within::<u8>(1..=16))]
@@ -83,9 +83,7 @@ pub fn run(chaos: &Chaos) -> Result<ExitCode, String> {
     };
     let numbers = chaos.only.map_or(0..chaos.runs, |only| only..only + 1);
     let interrupt = Interrupt::listen().map_err(|error| format!("signals cannot be listened to: {error}"))?;
-    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} jobs {elapsed} {msg}");
-    let bar = ProgressBar::new(numbers.end - numbers.start);
-    let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = crew::bar(numbers.end - numbers.start);
     bar.tick();
     let started = Instant::now();
     let workers = chaos.workers.map_or_else(String::new, |workers| format!(" --workers {workers}"));

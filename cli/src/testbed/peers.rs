@@ -18,8 +18,8 @@ use crate::report;
 
 const EXAMPLES: &str = "\
 Examples:
-  gleaner testbed peers --hosts 6 --rate 1gbit --params 14728266
-  gleaner testbed peers --hosts 3 --rate 100mbit --params 269722 --turns 5 --json
+  gleaner testbed peers --hosts 6 --bandwidth 1gbit --params 14728266
+  gleaner testbed peers --hosts 3 --bandwidth 100mbit --params 269722 --turns 5 --json
   gleaner testbed peers --hosts 4 --layers times.json --train data=synthetic,model=vgg16,batch=8 --steps 15
   gleaner testbed report runs/peers
 
@@ -34,9 +34,9 @@ pub struct Peers {
     /// How many emulated hosts, with a worker on each
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = units::within::<u32>(2..=250))]
     hosts: u32,
-    /// The rate of their links
+    /// What their links carry in each direction
     #[arg(long, default_value = "1gbit")]
-    rate: String,
+    bandwidth: String,
     /// Entries of the gradient, float32
     #[arg(long, value_name = "N", value_parser = units::count, required_unless_present = "layers", conflicts_with = "layers")]
     params: Option<usize>,
@@ -112,7 +112,7 @@ pub fn run(peers: &Peers) -> Result<ExitCode, String> {
     let iteration = layers.map(|layers| Iteration { layers, train: peers.train.clone() });
     let request = Request {
         hosts: peers.hosts,
-        rate: peers.rate.clone(),
+        bandwidth: peers.bandwidth.clone(),
         params,
         density: peers.density,
         steps: peers.steps,
@@ -178,7 +178,7 @@ fn in_json(peers: &Peers, params: usize, kit: &Kit, rows: &[Row]) -> String {
         kit.missing().iter().map(|Missing { name, reason }| json!({"method": name, "reason": reason}));
     let object = json!({
         "hosts": peers.hosts,
-        "rate": peers.rate,
+        "bandwidth": peers.bandwidth,
         "params": params,
         "layers": peers.layers,
         "density": peers.density,
@@ -193,7 +193,7 @@ fn table(peers: &Peers, params: usize, rows: &[Row]) -> String {
         "{}{} hosts at {}, {} entries, SparDL at density {}; medians of {} turns, and the fastest and slowest of them\n\n{:10}{:>12}{:>22}{:>10}{:>8}{:>14}{:>10}{:>8}  library\n",
         if peers.layers.is_some() { "Iterations: ours train; DDP's compute is emulated. " } else { "" },
         peers.hosts,
-        peers.rate,
+        peers.bandwidth,
         units::grouped(params as u64),
         peers.density,
         peers.turns,

@@ -9,9 +9,10 @@ use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::{Case, Experiment, Job, Options, Plan, Progress, Tally, UNKNOWN};
 use gleaner_testbed::peers::{Kit, Missing};
 use gleaner_testbed::report::summary;
-use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar};
 use serde_json::{Value, json};
 
+use crate::crew;
 use crate::report;
 
 const EXAMPLES: &str = "\
@@ -111,8 +112,7 @@ fn check(job: &Job, plan: &Plan) -> Result<(), String> {
 
 /// Runs a plan with a bar, and prints a summary.
 pub fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, String> {
-    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} jobs {elapsed} {msg}");
-    let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = crew::bar(0);
     let tally = plan.run(options, |progress| draw(&bar, progress));
     bar.finish_and_clear();
     let tally = tally.map_err(|e| e.to_string())?;
@@ -189,9 +189,10 @@ fn plain(value: &Value) -> String {
 /// What the experiment is for, and every job on a line, as one would type it.
 fn listed(experiment: &Experiment, plan: &Plan) -> String {
     let line = |(turn, job): (u32, &Job)| {
-        let link = ["rate", "delay", "jitter", "loss", "congestion", "transport", "sockets"].map(|key| {
-            job.cases.first().and_then(|case| Some(format!(" {key} {}", plain(case.0.get(key)?))))
-        });
+        let link =
+            ["bandwidth", "latency", "jitter", "loss", "congestion", "transport", "sockets"].map(|key| {
+                job.cases.first().and_then(|case| Some(format!(" {key} {}", plain(case.0.get(key)?))))
+            });
         let link: String = link.into_iter().flatten().collect();
         format!("turn {turn}, {} workers{link}: {}\n", job.workers(), summary::typed(&plan.typed(job)))
     };

@@ -21,8 +21,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// both directions. Prints a hostfile for `gleaner launch --agent 'ip netns exec'`. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    gleaner testbed up --hosts 6 --rate 1gbit > hosts\n  \
-    gleaner testbed up --hosts 4 --rate 100mbit --delay 5ms --jitter 1ms --loss 0.1% --name slow > hosts\n  \
+    gleaner testbed up --hosts 6 --bandwidth 1gbit > hosts\n  \
+    gleaner testbed up --hosts 4 --bandwidth 100mbit --latency 5ms --jitter 1ms --loss 0.1% --name slow > hosts\n  \
     gleaner testbed up --topology racks.toml --replace --json\n  \
     gleaner launch --hostfile hosts --agent 'ip netns exec' -- gleaner bench --params 1_000_000\n  \
     gleaner testbed down")]
@@ -32,12 +32,12 @@ pub struct Up {
     hosts: Option<usize>,
     /// What every link carries in each direction; unlimited if not said
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    rate: Option<Rate>,
+    bandwidth: Option<Rate>,
     /// What every link adds in each direction; a round trip crosses four
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    delay: Option<Duration>,
-    /// By how much the delay varies, up and down
-    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "delay")]
+    latency: Option<Duration>,
+    /// By how much the latency varies, up and down
+    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "latency")]
     jitter: Option<Duration>,
     /// The share of packets that every link loses in each direction, such as 0.1% or 0.001
     #[arg(long, value_name = "SHARE")]
@@ -55,7 +55,7 @@ pub struct Up {
     #[arg(long, value_name = "ADDRESS/BITS")]
     subnet: Option<Subnet>,
     /// Groups of hosts with their own links and a core, from a file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "rate", "delay", "jitter", "loss", "subnet"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "bandwidth", "latency", "jitter", "loss", "subnet"])]
     topology: Option<PathBuf>,
     /// What the network is called; its namespaces are NAME and NAME.HOST
     #[arg(long, default_value = NAME)]
@@ -74,8 +74,8 @@ impl Up {
             return Topology::read(path).map_err(|error| error.to_string());
         }
         let shape = Shape {
-            rate: self.rate,
-            delay: self.delay.unwrap_or_default(),
+            rate: self.bandwidth,
+            delay: self.latency.unwrap_or_default(),
             jitter: self.jitter.unwrap_or_default(),
             loss: self.loss.unwrap_or_default(),
         };

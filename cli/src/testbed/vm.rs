@@ -14,7 +14,7 @@ use serde_json::json;
 
 const EXAMPLES: &str = "\
 Examples:
-  gleaner testbed vm -- gleaner testbed up --hosts 2 --delay 1ms
+  gleaner testbed vm -- gleaner testbed up --hosts 2 --latency 1ms
   gleaner testbed vm -- sh -c 'ip link add v1 type veth peer v2 && tc qdisc add dev v1 root netem delay 5ms && tc qdisc'
   gleaner testbed vm --share results --timeout 600s -- ./measure.sh
   gleaner testbed vm --verbose -- dmesg
@@ -39,7 +39,7 @@ pub struct Vm {
     share: PathBuf,
 
     /// Ends the command after this time, for instance `600s`; the start of the machine does not count.
-    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     timeout: Option<Duration>,
 
     /// Memory of the machine, in MiB.

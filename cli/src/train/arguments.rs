@@ -38,8 +38,8 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TrainArgs {
-    /// What to train on: text (the built-in documentation), digits (built-in images), text:FILE, mnist:DIRECTORY, cifar10:DIRECTORY,
-    /// cifar100:DIRECTORY, synthetic, or data that are made anew in every step: fresh-text, fresh-digits or fresh-clicks
+    /// What to train on: text (the built-in documentation), digits (built-in images), text:FILE, mnist:DIR, cifar10:DIR,
+    /// cifar100:DIR, synthetic, or data that are made anew in every step: fresh-text, fresh-digits or fresh-clicks
     #[arg(long, default_value = "text", value_name = "DATA")]
     pub data: String,
     /// The model [default: lstm for text, mlp for digits, mnist and synthetic, resnet20 for cifar, clicks for clicks]
@@ -70,7 +70,7 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
     pub workers: u32,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub timeout: Option<Duration>,
     /// How many steps to train [default: 320 for text, 500 for others]
     #[arg(long, value_parser = units::within::<u64>(..))]
@@ -125,7 +125,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "STEPS", value_parser = units::within::<u64>(..))]
     pub evaluate_every: Option<u64>,
     /// Where to keep checkpoints
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
     /// Write a checkpoint after so many steps, and after the last [default: only after the last]
     #[arg(long, requires = "checkpoint", value_name = "STEPS", value_parser = units::within::<u64>(..))]
@@ -134,7 +134,7 @@ pub struct TrainArgs {
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
     /// Write what each worker selects from in the last step, its gradient and its residual, to gradient-RANK.npy
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIR")]
     pub record: Option<PathBuf>,
     /// Write what each worker did when, as a trace that https://ui.perfetto.dev and chrome://tracing open, or, if the name ends with
     /// .svg, draw a step of it

@@ -26,6 +26,7 @@ use crate::crew::{self, Display, Role};
 use crate::merge_plan::layers::{File, Told};
 use crate::report;
 use gleaner_candle::{LayerTime, PassTimes};
+use gleaner_runtime::Config;
 use gleaner_units as units;
 
 pub use arguments::TrainArgs;
@@ -35,7 +36,11 @@ use summary::{Progress, Summary};
 
 /// Trains, as a worker or as the launcher of workers; gives the exit code.
 pub fn run(args: &TrainArgs) -> Result<u8, TrainError> {
-    args.settings()?;
+    let settings = args.settings()?;
+    if settings.source.has_files() && !Config::is_worker() {
+        // What is wrong with files is said once, before there are workers that all say it.
+        settings.source.load(settings.seed)?;
+    }
     let (processes, roles) = (args.servers.processes(args.workers), args.servers.roles());
     if let Role::Launched(code) = crew::assemble_as(processes, roles, "train", args.timeout)? {
         return Ok(code);

@@ -10,7 +10,7 @@ fn a_cut_that_is_mended_is_survived_and_one_that_stays_is_named() {
         return;
     }
     // A ring that spends its time on the wire: 133 kB of each step at 10 Mbit/s.
-    let network = "[network]\nrate = '10mbit'\n";
+    let network = "[network]\nbandwidth = '10mbit'\n";
     let text = SHORT.replace("steps = 3", "steps = 12\ntimeout = '15s'\nmethod = 'ring'");
     let text = text.replace("params = 2000", "params = 25_000");
     let cut = "[[chaos]]\nstep = 3\ndo = 'cut'\nhost = 2\nfor = '3s'\n";
@@ -41,8 +41,7 @@ fn rates_of_the_matrix_are_those_of_the_links() {
     let text = SHORT
         .replace("params = 2000", "params = 250_000\nmethod = 'ring'")
         .replace("workers = 3", "workers = 2");
-    let chaos =
-        "[[chaos]]\nstep = 0\ndo = 'reshape'\nhost = 1\nrate = '20mbit'\ncases = { rate = '1gbit' }\n";
+    let chaos = "[[chaos]]\nstep = 0\ndo = 'reshape'\nhost = 1\nbandwidth = '20mbit'\ncases = { bandwidth = '1gbit' }\n";
     let text = text.replace("turns = 1", "turns = 3");
     let bed = Bed::new(&format!("{text}[network]\n[matrix]\nrate = ['100mbit', '10mbit', '1gbit']\n{chaos}"));
     let (code, said) = bed.run(&["--name", &named("rates")]);
@@ -52,7 +51,7 @@ fn rates_of_the_matrix_are_those_of_the_links() {
     let records = bed.records();
     for (asked, rate) in [("100mbit", 100e6), ("10mbit", 10e6), ("1gbit", 20e6)] {
         let least = 8e6 / rate;
-        let of_this = records.iter().filter(|record| record.case["rate"] == asked);
+        let of_this = records.iter().filter(|record| record.case["bandwidth"] == asked);
         let took: Vec<f64> = of_this.map(|record| median(&steps(record))).collect();
         assert!(took.len() == 3 && took.iter().all(|took| *took > 0.6 * least), "{asked}: {took:?} s");
         assert!(
@@ -73,7 +72,7 @@ fn the_links_of_a_topology_file_are_those_of_the_run() {
     let bed = Bed::new(&format!("{text}[network]\ntopology = 'racks.toml'\n"));
     let topology = |uplink: &str| {
         let groups = "[[group]]\nname = 'east'\nhosts = 2\n[[group]]\nname = 'west'\nhosts = 1\n";
-        let text = format!("{groups}[uplink.west]\nrate = '{uplink}'\n");
+        let text = format!("{groups}[uplink.west]\nbandwidth = '{uplink}'\n");
         fs::write(bed.directory.path().join("racks.toml"), &text).unwrap();
         text
     };

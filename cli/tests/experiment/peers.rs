@@ -75,8 +75,18 @@ fn peers_are_measured_or_said_to_be_missing() {
     }
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
-    command
-        .args(["testbed", "peers", "--hosts", "2", "--rate", "1gbit", "--params", "50_000", "--steps", "3"]);
+    command.args([
+        "testbed",
+        "peers",
+        "--hosts",
+        "2",
+        "--bandwidth",
+        "1gbit",
+        "--params",
+        "50_000",
+        "--steps",
+        "3",
+    ]);
     command
         .args(["--turns", "1", "--name", &named("peertest"), "--json", "--out"])
         .arg(directory.path().join("out"));
@@ -98,7 +108,7 @@ fn peers_are_measured_or_said_to_be_missing() {
     for row in report["methods"].as_array().unwrap() {
         // A dense method has to receive a sum over the wire.
         let least = if row["method"] == "spardl" { 1000.0 } else { 200_000.0 };
-        assert!(row["bytes_received"].as_f64().unwrap() > least, "{row}");
+        assert!(row["bytes_per_step"].as_f64().unwrap() > least, "{row}");
         assert!(
             row["seconds"].as_f64().unwrap() > 0.0 && row["seconds_to_ring"].as_f64().unwrap() > 0.0,
             "{row}"
@@ -130,7 +140,7 @@ fn an_iteration_is_measured_beside_ddp() {
         |key: &str| told["layers"].as_array().unwrap().iter().map(|l| l[key].as_f64().unwrap()).sum::<f64>();
     let peers = |name: &str, train: &str, more: &[&str]| {
         let mut command =
-            gleaner("testbed peers --hosts 2 --rate 1gbit --steps 4 --warmup 1 --turns 1 --json");
+            gleaner("testbed peers --hosts 2 --bandwidth 1gbit --steps 4 --warmup 1 --turns 1 --json");
         command.args(["--name", &named(name), "--train", train, "--layers"]).arg(&layers);
         command.arg("--out").arg(out.join(name)).args(more).output().unwrap()
     };
@@ -148,7 +158,7 @@ fn an_iteration_is_measured_beside_ddp() {
         Some(ddp) => {
             let number = |key: &str| ddp[key].as_f64().unwrap();
             assert!(number("seconds") >= told("seconds"), "its compute is emulated: {ddp}");
-            assert!(number("bytes_received") > 4.0 * told("entries"), "{ddp}");
+            assert!(number("bytes_per_step") > 4.0 * told("entries"), "{ddp}");
             assert!(ddp["library"].as_str().unwrap().contains("compute emulated"), "{ddp}");
         }
         None => {

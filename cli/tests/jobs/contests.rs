@@ -27,7 +27,7 @@ fn reports(ended: &Ended) -> Vec<Value> {
 
 /// What neither other methods nor time may change.
 fn lasting(report: &Value) -> Vec<Value> {
-    ["method", "workers", "params", "k", "steps", "rounds", "entries_delivered", "l2_share", "lost", "digest"]
+    ["method", "workers", "params", "k", "steps", "rounds", "entries_per_step", "l2_share", "lost", "digest"]
         .map(|field| report[field].clone())
         .to_vec()
 }

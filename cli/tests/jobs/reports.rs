@@ -18,10 +18,10 @@ const FIELDS: [&str; 29] = [
     "seconds_select",
     "seconds_exchange",
     "seconds_merge",
-    "bytes_received",
-    "bytes_received_dense",
+    "bytes_per_step",
+    "dense_bytes_per_step",
     "rounds",
-    "entries_delivered",
+    "entries_per_step",
     "lost",
     "digest",
     "seconds_p25",
@@ -81,10 +81,10 @@ pub fn times_make_sense(report: &Value) {
 /// The floor is a pass and the bytes at the rate of the link: at 1 Mbit/s the bytes, in bits, outweigh it by far.
 #[test]
 fn a_step_is_compared_with_its_floor() {
-    let slow = ["--params", "420000", "--method", "spardl", "--link-rate", "1mbit"];
+    let slow = ["--params", "420000", "--method", "spardl", "--bandwidth", "1mbit"];
     let report = bench(2, &slow);
     let number = |field: &str| report[field].as_f64().unwrap();
-    let bytes = 8.0 * number("bytes_received") / 1e6;
+    let bytes = 8.0 * number("bytes_per_step") / 1e6;
     for field in ["seconds_floor", "seconds_floor_in_place"] {
         let pass = number(field) - bytes;
         assert!(0.0 < pass && pass < 6.0 * bytes, "{field}: {report}");
@@ -107,12 +107,12 @@ fn every_number_of_workers(method: &str) {
             ("k", k),
             ("steps", 3),
             ("rounds", rounds),
-            ("bytes_received_dense", 8 * N * (p - 1) / p),
+            ("dense_bytes_per_step", 8 * N * (p - 1) / p),
         ] {
             assert_eq!(report[field], value, "{field}: {report}");
         }
         // A sum may be zero by chance, which the largest entries are not.
-        let delivered = report["entries_delivered"].as_u64().unwrap();
+        let delivered = report["entries_per_step"].as_u64().unwrap();
         let least = if method == "spardl" { k } else { k - k / 10_000 };
         assert!((least..=k).contains(&delivered), "{report}");
         assert_eq!((&report["method"], &report["lost"]), (&method.into(), &0.0.into()), "{report}");
@@ -121,7 +121,7 @@ fn every_number_of_workers(method: &str) {
         // A value takes 4 bytes. So does an index in the paper; at density 1% the entropy is 8.08 bits an entry, and a
         // Rice code is within 3% of it. Besides: headers, and control messages of ranks that were done earlier.
         let word = if method == "spardl" { (4.0 + 1.0) / 2.0 } else { 4.0 };
-        let (bytes, least) = (report["bytes_received"].as_f64().unwrap(), word * words);
+        let (bytes, least) = (report["bytes_per_step"].as_f64().unwrap(), word * words);
         let most = if p == 1 { 0.0 } else { least * 1.02 + 300.0 * p as f64 };
         assert!((least..=most).contains(&bytes), "expected {least} to {most}: {report}");
     }
@@ -162,7 +162,7 @@ fn the_seed_alone_decides_the_updates() {
 #[test]
 fn at_density_one_spardl_delivers_what_the_ring_delivers() {
     let delivered = |workers, method| {
-        bench(workers, &["--params", "10000", "--density", "1", "--method", method])["entries_delivered"]
+        bench(workers, &["--params", "10000", "--density", "1", "--method", method])["entries_per_step"]
             .clone()
     };
     for workers in [3, 4] {
@@ -173,9 +173,9 @@ fn at_density_one_spardl_delivers_what_the_ring_delivers() {
 #[test]
 fn a_number_of_entries_may_stand_for_a_density() {
     let report = bench(3, &["--params", "10_000", "--k", "123", "--method", "spardl"]);
-    assert_eq!((&report["k"], &report["entries_delivered"]), (&123.into(), &123.into()), "{report}");
+    assert_eq!((&report["k"], &report["entries_per_step"]), (&123.into(), &123.into()), "{report}");
     let report = bench(2, &["--params", "0", "--method", "spardl"]);
-    assert_eq!((&report["k"], &report["entries_delivered"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!((&report["k"], &report["entries_per_step"]), (&0.into(), &0.into()), "{report}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn expected(workers: u32) -> serde_json::Value {
 #[track_caller]
 fn compare(report: &serde_json::Value, workers: u32) {
     let expected = expected(workers);
-    for field in ["workers", "k", "rounds", "entries_delivered", "digest"] {
+    for field in ["workers", "k", "rounds", "entries_per_step", "digest"] {
         assert_eq!(report[field], expected[field], "{field}");
     }
 }
@@ -43,6 +43,21 @@ fn gleaner_launch() {
     let mut command = gleaner();
     command.args(["launch", "--workers", "3", "--", GLEANER]).args(BENCH);
     compare(&run(command).report(), 3);
+}
+
+/// Where standard error is no terminal, a line every few seconds says how far the job is.
+#[test]
+#[cfg(feature = "train")]
+fn the_launcher_says_how_far_a_long_job_is() {
+    let mut command = gleaner();
+    command.args(["launch", "--workers", "1", "--", GLEANER]);
+    let train = "train --data synthetic --model mlp --batch 1 --method ring --steps 65 --pace 100ms --evaluate-every 65 --json";
+    command.args(train.split(' '));
+    let ended = run(command);
+    assert!(
+        ended.err.lines().any(|line| line.starts_with("step ") && line.contains(" of 65: loss")),
+        "{ended:?}"
+    );
 }
 
 /// Who asks for links that are not encrypted is told what that means: first of all, once, by rank 0.

@@ -112,9 +112,9 @@ fn two_workers_by_hand() {
     // Rank 0 sends entry 4, rank 1 sends entry 1; the largest sums are 6 at 0 and 3 at 6.
     let report = bench.json("--method spardl --k 2 --out out a.npy b.npy");
     let expected = serde_json::json!({
-        "method": "spardl", "workers": 2, "entries": 8, "k": 2, "rounds": 2, "messages": 2,
-        "words_received": 4, "words_critical": 4, "entries_received": 2, "bytes_received": 32,
-        "entries_delivered": 2, "lost": 0.0,
+        "method": "spardl", "workers": 2, "params": 8, "k": 2, "rounds": 2, "messages": 2,
+        "words_received": 4, "words_critical": 4, "entries_received": 2, "bytes_per_step": 32,
+        "entries_per_step": 2, "lost": 0.0,
     });
     assert_eq!(report, expected);
     assert_eq!(bench.values("out/update.npy"), [3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.5, 0.0]);
@@ -175,7 +175,7 @@ fn nothing_is_lost(bench: &Bench, choice: &str, workers: usize) -> Value {
         }
         let delivered = update.iter().filter(|v| **v != 0.0).count();
         assert!(delivered > 0, "{choice}");
-        assert_eq!(report["entries_delivered"], delivered, "{choice}");
+        assert_eq!(report["entries_per_step"], delivered, "{choice}");
         last = report;
     }
     fs::remove_dir_all(bench.path("out")).unwrap();
@@ -193,7 +193,7 @@ fn nothing_is_lost_over_several_steps_for_every_method_and_number_of_workers() {
             let dense = report["k"] == 300;
             assert!(dense || report["k"] == 30, "{report}");
             if dense || method == "spardl" {
-                assert_eq!(report["entries_delivered"], report["k"], "{method}");
+                assert_eq!(report["entries_per_step"], report["k"], "{method}");
             }
             for values in ["bf16", "qsgd4"] {
                 let choice = format!("{choice} --values {values}");
@@ -201,10 +201,10 @@ fn nothing_is_lost_over_several_steps_for_every_method_and_number_of_workers() {
                     let sentence = bench.refused(&format!("{choice} --out out g0.npy"), 1);
                     assert!(sentence.contains("sends values as they are"), "{sentence}");
                 } else {
-                    let bytes = nothing_is_lost(&bench, &choice, workers)["bytes_received"].as_u64();
+                    let bytes = nothing_is_lost(&bench, &choice, workers)["bytes_per_step"].as_u64();
                     // Elsewhere rounding changes how many entries come.
                     if method == "spardl" && workers > 1 {
-                        assert!(bytes < report["bytes_received"].as_u64(), "{choice}");
+                        assert!(bytes < report["bytes_per_step"].as_u64(), "{choice}");
                     }
                 }
             }
@@ -276,7 +276,7 @@ fn oktopk_goes_on_with_its_thresholds_in_the_next_call() {
     let bench = Bench::new();
     (0..4).for_each(|w| bench.gradient(&format!("{w}.npy"), &noise(w, 4000)));
     let call = |folders: &str| {
-        bench.json(&format!("--method oktopk --k 100 {folders} 0.npy 1.npy 2.npy 3.npy"))["entries_delivered"]
+        bench.json(&format!("--method oktopk --k 100 {folders} 0.npy 1.npy 2.npy 3.npy"))["entries_per_step"]
             .as_u64()
             .unwrap()
     };
@@ -345,13 +345,13 @@ fn costs_are_the_papers() {
         assert_eq!(report["entries_received"], 2 * k * (p - 1) / p);
         // A value takes four bytes, an index four at most, and before each of the 2(P−1) blocks that come stand 8 or 12.
         let (entries, blocks) = (2 * k * (p - 1) / p, 2 * (p - 1));
-        let bytes = report["bytes_received"].as_u64().unwrap() as usize;
+        let bytes = report["bytes_per_step"].as_u64().unwrap() as usize;
         assert!((4 * entries + 8 * blocks..=8 * entries + 12 * blocks).contains(&bytes), "P {p}: {bytes}");
         let report = bench.json(&format!("--method ring --out out {files}"));
         assert_eq!(report["rounds"], 2 * (p - 1));
         assert_eq!(report["words_received"], 2 * n * (p - 1) / p);
         assert_eq!(report["entries_received"], 2 * n * (p - 1) / p);
-        assert_eq!(report["bytes_received"], 4 * 2 * n * (p - 1) / p + 8 * 2 * (p - 1));
+        assert_eq!(report["bytes_per_step"], 4 * 2 * n * (p - 1) / p + 8 * 2 * (p - 1));
     }
 }
 

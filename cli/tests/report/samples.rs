@@ -60,8 +60,7 @@ pub fn bench(method: &str, workers: u32, density: f64, turn: u32, noise: &mut No
     let select = if dense { 0.006 } else { 0.03 } * noise.factor(0.05);
     let merge = (k * 2.0e-9 + 0.004) * noise.factor(0.05);
     let seconds = select + exchange + merge + 0.002;
-    let mut case =
-        json!({"command": "bench", "method": method, "workers": workers, "params": PARAMS, "rate": "1gbit"});
+    let mut case = json!({"command": "bench", "method": method, "workers": workers, "params": PARAMS, "bandwidth": "1gbit"});
     if !dense {
         case["density"] = density.into();
     }
@@ -72,8 +71,8 @@ pub fn bench(method: &str, workers: u32, density: f64, turn: u32, noise: &mut No
         "method": method, "workers": workers, "params": PARAMS, "k": k as u64, "steps": 10, "seconds": seconds,
         "seconds_p25": seconds * 0.96, "seconds_p75": seconds * 1.05, "seconds_select": select,
         "seconds_exchange": exchange, "seconds_merge": merge, "slowest_select": select,
-        "slowest_exchange": exchange, "slowest_merge": merge, "bytes_received": bytes as u64,
-        "entries_delivered": (k * if dense { 1.0 } else { noise.factor(0.1) }) as u64, "rounds": 4,
+        "slowest_exchange": exchange, "slowest_merge": merge, "bytes_per_step": bytes as u64,
+        "entries_per_step": (k * if dense { 1.0 } else { noise.factor(0.1) }) as u64, "rounds": 4,
     });
     let mut record = record(case, turn, &command, json!({"done": done}));
     let host = |rank: u32| {
@@ -109,14 +108,14 @@ pub fn training(method: &str, workers: u32, seed: u32, noise: &mut Noise) -> Val
 /// Another library's dense all-reduce, which tells little.
 pub fn peer(workers: u32, turn: u32, noise: &mut Noise) -> Value {
     let seconds = 1.3 * noise.factor(0.05);
-    let case = json!({"command": "peer", "method": "gloo (dense)", "workers": workers, "params": PARAMS, "rate": "1gbit"});
+    let case = json!({"command": "peer", "method": "gloo (dense)", "workers": workers, "params": PARAMS, "bandwidth": "1gbit"});
     let done = json!({"method": "gloo (dense)", "workers": workers, "params": PARAMS, "seconds": seconds});
     record(case, turn, "python3 gloo.py --params 14728266", json!({"done": done}))
 }
 
 /// A job that did not end well.
 pub fn failed() -> Value {
-    let case = json!({"command": "bench", "method": "gtopk", "workers": 6, "params": PARAMS, "density": 0.01, "rate": "1gbit"});
+    let case = json!({"command": "bench", "method": "gtopk", "workers": 6, "params": PARAMS, "density": 0.01, "bandwidth": "1gbit"});
     let reason = "rank 3 was silent for 30 s; see whether its machine runs & its <network> is up";
     record(case, 2, "gleaner bench --method gtopk", json!({"failed": {"exit_code": 1, "reason": reason}}))
 }

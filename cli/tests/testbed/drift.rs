@@ -33,7 +33,7 @@ fn groups(trace: &Value) -> Vec<BTreeMap<u64, Vec<u64>>> {
 #[test]
 fn all_ranks_change_their_groups_when_a_link_becomes_slow() {
     let Some(network) = Network::named("drift") else { return };
-    let output = network.run("up", &["--hosts", &WORKERS.to_string(), "--rate", "100mbit"]);
+    let output = network.run("up", &["--hosts", &WORKERS.to_string(), "--bandwidth", "100mbit"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let folder = tempfile::tempdir().unwrap();
     let (hosts, trace) = (folder.path().join("hosts"), folder.path().join("trace.json"));

@@ -60,7 +60,7 @@ fn said(child: Child) -> String {
 fn play(name: &str, role: &str) -> Option<Ended> {
     let network = Network::named(name)?;
     network.up_with(
-        "[[group]]\nname = \"h\"\nhosts = 2\nlink = { rate = \"100mbit\" }\n[host.h0]\nup = { rate = \"1mbit\" }\n",
+        "[[group]]\nname = \"h\"\nhosts = 2\nlink = { bandwidth = \"100mbit\" }\n[host.h0]\nup = { bandwidth = \"1mbit\" }\n",
     );
     let secret = secret();
     let begun = Instant::now();
@@ -127,7 +127,7 @@ fn the_reason_of_an_abort_arrives_over_a_slow_link() {
 #[test]
 fn a_route_that_is_missing_for_two_seconds_ends_no_job() {
     let Some(network) = Network::named("route") else { return };
-    network.up_with("link = { rate = \"100mbit\" }\n[[group]]\nname = \"h\"\nhosts = 3\n");
+    network.up_with("link = { bandwidth = \"100mbit\" }\n[[group]]\nname = \"h\"\nhosts = 3\n");
     let route = |verb: &str| {
         let arguments = ["h1", "--", "ip", "route", verb, "unreachable", "10.77.0.3/32"];
         let output = network.run("exec", &arguments);

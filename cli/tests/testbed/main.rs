@@ -113,12 +113,12 @@ fn nothing_is_left_and_nothing_else_is_touched() {
         ip netns add mine
         look() { ip -o link show; tc qdisc show; ip address show; ip route show table all; ip netns list; }
         look > /run/before
-        "$1" testbed up --hosts 5 --rate 1gbit > /run/hosts
+        "$1" testbed up --hosts 5 --bandwidth 1gbit > /run/hosts
         look | grep -v '^gleaner' > /run/during
         diff /run/before /run/during
         ip netns list | grep -c '^gleaner' | grep -qx 6
         "$1" testbed down
-        "$1" testbed up --hosts 5 --rate 1gbit --name a > /run/hosts
+        "$1" testbed up --hosts 5 --bandwidth 1gbit --name a > /run/hosts
         "$1" testbed up --hosts 2 --name b > /run/hosts
         "$1" testbed down --all
         look > /run/after
@@ -166,7 +166,7 @@ fn what_a_killed_up_made_is_removed() {
     let mut half_made = 0;
     // It takes some hundred milliseconds; each time it is killed a little later.
     for milliseconds in (0..).step_by(25) {
-        let mut up = testbed(&["up", "--name", &network.name, "--hosts", "24", "--rate", "1gbit"]);
+        let mut up = testbed(&["up", "--name", &network.name, "--hosts", "24", "--bandwidth", "1gbit"]);
         let mut up = up.stdout(Stdio::null()).spawn().unwrap();
         sleep(Duration::from_millis(milliseconds));
         let ended = up.try_wait().unwrap();
@@ -231,7 +231,7 @@ fn interrupted_up(network: &Network, signal: &str) -> Output {
 #[test]
 fn a_leftover_is_refused_and_replaced() {
     let Some(network) = Network::named("leftover") else { return };
-    network.up(&["--hosts", "3", "--rate", "1gbit"]);
+    network.up(&["--hosts", "3", "--bandwidth", "1gbit"]);
     network.refuses("up", &["--hosts", "2"], &["is there already", "--replace", "down --name"]);
     assert_eq!(namespaces(&network.name).len(), 4);
     network.up(&["--hosts", "2", "--replace"]);
@@ -312,16 +312,16 @@ fn bad_input_is_a_sentence() {
         let said = text(&output.stderr);
         assert!(!output.status.success() && said.contains(words), "{arguments:?}: {said}");
     };
-    refused(&["--hosts", "2", "--rate", "fast"], "'fast' is no rate");
-    refused(&["--hosts", "2", "--delay", "soon"], "'soon' is no duration");
-    refused(&["--hosts", "2", "--delay=-5ms"], "'-5ms' is no duration");
-    refused(&["--hosts", "2", "--delay", "5"], "'5' is no duration");
-    refused(&["--hosts", "2", "--delay", "2000s"], "at most a minute");
-    refused(&["--hosts", "2", "--jitter", "1ms"], "--delay");
+    refused(&["--hosts", "2", "--bandwidth", "fast"], "'fast' is no rate");
+    refused(&["--hosts", "2", "--latency", "soon"], "'soon' is no duration");
+    refused(&["--hosts", "2", "--latency=-5ms"], "'-5ms' is no duration");
+    refused(&["--hosts", "2", "--latency", "5"], "'5' is no duration");
+    refused(&["--hosts", "2", "--latency", "2000s"], "at most a minute");
+    refused(&["--hosts", "2", "--jitter", "1ms"], "--latency");
     refused(&["--hosts", "2", "--loss", "all"], "'all' is no loss");
     refused(&["--hosts", "2", "--loss", "100%"], "'100%' is no loss");
     refused(&["--hosts", "2", "--loss", "150%"], "'150%' is no loss");
-    refused(&["--hosts", "2", "--delay", "1ms", "--seed", "many"], "invalid value 'many'");
+    refused(&["--hosts", "2", "--latency", "1ms", "--seed", "many"], "invalid value 'many'");
     refused(&["--hosts", "300"], "300 hosts do not fit into 10.77.0.0/24");
     refused(&["--hosts", "0"], "no host");
     refused(&["--hosts", "2", "--subnet", "10.77.0.1/24"], "is no subnet");

@@ -118,7 +118,7 @@ fn transfer() {
 fn links_carry_what_was_asked_and_no_more() {
     let Some(network) = Network::named("rate") else { return };
     for (option, asked) in [("10mbit", 10.0), ("100mbit", 100.0), ("400mbit", 400.0)] {
-        network.up(&["--hosts", "2", "--rate", option, "--replace"]);
+        network.up(&["--hosts", "2", "--bandwidth", option, "--replace"]);
         measured_once(|| network.rates(&[("host0", "host1", "10.77.0.2")]), |rates| is_near(rates[0], asked));
     }
     network.down();
@@ -128,7 +128,7 @@ fn links_carry_what_was_asked_and_no_more() {
 fn a_link_can_be_faster_in_one_direction() {
     let Some(network) = Network::named("asymmetric") else { return };
     network.up_with(
-        "[[group]]\nname = \"h\"\nhosts = 2\n[host.h0]\nup = { rate = \"20mbit\" }\ndown = { rate = \"80mbit\" }\n",
+        "[[group]]\nname = \"h\"\nhosts = 2\n[host.h0]\nup = { bandwidth = \"20mbit\" }\ndown = { bandwidth = \"80mbit\" }\n",
     );
     measured_once(|| network.rates(&[("h0", "h1", "10.77.0.2")]), |up| is_near(up[0], 20.0));
     measured_once(|| network.rates(&[("h1", "h0", "10.77.0.1")]), |down| is_near(down[0], 80.0));
@@ -138,8 +138,8 @@ fn a_link_can_be_faster_in_one_direction() {
 fn transfers_share_an_oversubscribed_core() {
     let Some(network) = Network::named("core") else { return };
     network.up_with(
-        "link = { rate = \"100mbit\" }\n[[group]]\nname = \"e\"\nhosts = 3\n[[group]]\nname = \"w\"\nhosts = 2\n\
-         [uplink.e]\nrate = \"100mbit\"\n[uplink.w]\nrate = \"100mbit\"\n",
+        "link = { bandwidth = \"100mbit\" }\n[[group]]\nname = \"e\"\nhosts = 3\n[[group]]\nname = \"w\"\nhosts = 2\n\
+         [uplink.e]\nbandwidth = \"100mbit\"\n[uplink.w]\nbandwidth = \"100mbit\"\n",
     );
     let (e0_w0, e1_w1) = (("e0", "w0", "10.77.0.4"), ("e1", "w1", "10.77.0.5"));
     measured_once(|| network.rates(&[e0_w0]), |alone| is_near(alone[0], 100.0));
@@ -170,7 +170,7 @@ fn crossing(link: &Value) -> [f64; 2] {
 #[test]
 fn status_shows_what_crosses_links() {
     let Some(network) = Network::named("status") else { return };
-    network.up(&["--hosts", "2", "--rate", "50mbit"]);
+    network.up(&["--hosts", "2", "--bandwidth", "50mbit"]);
     let table = text(&network.run("status", &[]).stdout);
     assert!(table.contains(&format!("{}.host1", network.name)) && table.contains("50 mbit/s"), "{table}");
     assert!(!table.contains("uplink"), "{table}");
@@ -192,7 +192,7 @@ fn status_shows_what_crosses_uplinks() {
     network.up_with(
         "[[group]]\nname = \"east\"\nhosts = 2\n[[group]]\nname = \"flat\"\nhosts = 1\n\
          [[group]]\nname = \"west\"\nhosts = 1\n\
-         [uplink.east]\nup = { rate = \"30mbit\" }\ndown = { rate = \"90mbit\" }\n[uplink.west]\nrate = \"60mbit\"\n",
+         [uplink.east]\nup = { bandwidth = \"30mbit\" }\ndown = { bandwidth = \"90mbit\" }\n[uplink.west]\nbandwidth = \"60mbit\"\n",
     );
     let table = text(&network.run("status", &[]).stdout);
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -205,7 +205,7 @@ fn status_shows_what_crosses_uplinks() {
         let uplinks = shown["uplinks"].as_array().unwrap();
         let groups: Vec<&Value> = uplinks.iter().map(|uplink| &uplink["group"]).collect();
         assert_eq!(groups, ["east", "west"]);
-        assert_eq!(uplinks[0]["link"]["up"]["rate"], "30 mbit/s");
+        assert_eq!(uplinks[0]["link"]["up"]["bandwidth"], "30 mbit/s");
         uplinks.iter().flat_map(crossing).collect()
     };
     measured_once(measure, |rates| {

@@ -8,10 +8,10 @@ use crate::{Network, text};
 /// U_max as a share of the model, of a job on four hosts of which the one of this name has another link.
 fn bound(network: &Network, slow: Option<&str>, servers: &str) -> f64 {
     let other = slow.map_or(String::new(), |host| {
-        format!("[host.{host}]\nup = {{ rate = \"100mbit\" }}\ndown = {{ rate = \"100mbit\" }}\n")
+        format!("[host.{host}]\nup = {{ bandwidth = \"100mbit\" }}\ndown = {{ bandwidth = \"100mbit\" }}\n")
     });
     let topology = NamedTempFile::new().unwrap();
-    let group = "[[group]]\nname = \"h\"\nhosts = 4\nlink = { rate = \"1gbit\" }\n";
+    let group = "[[group]]\nname = \"h\"\nhosts = 4\nlink = { bandwidth = \"1gbit\" }\n";
     std::fs::write(topology.path(), format!("{group}{other}")).unwrap();
     let up = network.run("up", &["--replace", "--topology", topology.path().to_str().unwrap()]);
     assert!(up.status.success(), "{}", text(&up.stderr));

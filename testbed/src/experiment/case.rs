@@ -187,7 +187,7 @@ mod tests {
                 ("command", json!("train")),
                 ("workers", json!(3)),
                 ("servers", json!(1)),
-                ("rate", json!("1gbit")),
+                ("bandwidth", json!("1gbit")),
                 ("loss", json!("1%")),
                 ("congestion", json!("cubic")),
                 ("transport", json!("tcp")),

@@ -88,11 +88,11 @@ pub enum Act {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkText {
-    /// Its rate, such as `1gbit`.
-    pub rate: Option<String>,
-    /// Its delay one way.
-    pub delay: Option<String>,
-    /// How much the delay varies.
+    /// Its bandwidth, such as `1gbit`.
+    pub bandwidth: Option<String>,
+    /// Its latency, one way.
+    pub latency: Option<String>,
+    /// How much the latency varies.
     pub jitter: Option<String>,
     /// The share of packets that are lost, such as `0.1%`.
     pub loss: Option<String>,
@@ -118,8 +118,8 @@ pub(super) struct Entry {
     #[serde(rename = "for")]
     lasts: Option<String>,
     share: Option<f64>,
-    rate: Option<String>,
-    delay: Option<String>,
+    bandwidth: Option<String>,
+    latency: Option<String>,
     jitter: Option<String>,
     loss: Option<String>,
     pub cases: Option<super::file::Keys>,
@@ -157,14 +157,14 @@ impl Entry {
 
     fn act(&self, workers: u32) -> Result<Act, Problem> {
         let link = LinkText {
-            rate: self.rate.clone(),
-            delay: self.delay.clone(),
+            bandwidth: self.bandwidth.clone(),
+            latency: self.latency.clone(),
             jitter: self.jitter.clone(),
             loss: self.loss.clone(),
         };
         if (self.verb == Verb::Reshape) == link.is_empty() {
             return Err(Problem::Conflict(
-                "'do = \"reshape\"' needs one of rate, delay, jitter and loss, and nothing else takes them",
+                "'do = \"reshape\"' needs one of bandwidth, latency, jitter and loss, and nothing else takes them",
             ));
         }
         let share = match (self.verb, self.share) {
@@ -245,9 +245,10 @@ impl fmt::Display for Act {
             Self::Cut { host } => write!(f, "cut host {host}"),
             Self::Mend { host } => write!(f, "mend host {host}"),
             Self::Reshape { host, link } if link.is_empty() => write!(f, "reshape host {host} as it was"),
-            Self::Reshape { host, link: LinkText { rate, delay, jitter, loss } } => {
+            Self::Reshape { host, link: LinkText { bandwidth, latency, jitter, loss } } => {
                 write!(f, "reshape host {host}")?;
-                let parts = [("rate", rate), ("delay", delay), ("jitter", jitter), ("loss", loss)];
+                let parts =
+                    [("bandwidth", bandwidth), ("latency", latency), ("jitter", jitter), ("loss", loss)];
                 parts
                     .iter()
                     .filter_map(|(name, value)| Some((name, value.as_ref()?)))

@@ -54,8 +54,8 @@ struct File {
 struct Network {
     hosts: Option<u32>,
     topology: Option<PathBuf>,
-    rate: Option<String>,
-    delay: Option<String>,
+    bandwidth: Option<String>,
+    latency: Option<String>,
     jitter: Option<String>,
     loss: Option<String>,
     congestion: Option<String>,
@@ -211,9 +211,14 @@ fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
         fixed.0.insert(key.get_ref().clone(), value);
     }
     let Some(network) = &file.network else { return Ok(fixed) };
-    let Network { hosts, topology, rate, delay, jitter, loss, congestion } = network.get_ref();
-    let link =
-        [("rate", rate), ("delay", delay), ("jitter", jitter), ("loss", loss), ("congestion", congestion)];
+    let Network { hosts, topology, bandwidth, latency, jitter, loss, congestion } = network.get_ref();
+    let link = [
+        ("bandwidth", bandwidth),
+        ("latency", latency),
+        ("jitter", jitter),
+        ("loss", loss),
+        ("congestion", congestion),
+    ];
     for (key, value) in link.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
         check_quantity(key, value).map_err(|problem| (network.span(), problem))?;
         fixed.0.insert(key.to_owned(), value.clone().into());
@@ -374,8 +379,8 @@ pub(super) fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
 
 fn check_quantity(key: &str, text: &str) -> Result<(), Problem> {
     let checked = match key {
-        "rate" => units::rate(text).map(|_| ()),
-        "delay" | "jitter" => units::duration(text).map(|_| ()),
+        "bandwidth" => units::rate(text).map(|_| ()),
+        "latency" | "jitter" => units::duration(text).map(|_| ()),
         // The kernel knows which there are.
         "congestion" => return Ok(()),
         _ => {

@@ -28,7 +28,7 @@ const CHOOSING: &[&str] = &["density", "k", "values", "selector", "residual", "s
 pub const LAUNCHED: &[&str] = &["transport", "sockets", "plain"];
 
 /// Of `bench` alone.
-const BENCH: &[&str] = &["params", "warmup", "link_rate"];
+const BENCH: &[&str] = &["params", "warmup"];
 
 /// Of `train` alone.
 const TRAIN: &[&str] = &[
@@ -91,7 +91,7 @@ pub const FAULTS: &str = "faults";
 pub const NO_FAULT: &str = "none";
 
 /// What shapes the links rather than the command.
-pub const LINK: &[&str] = &["rate", "delay", "jitter", "loss", "congestion"];
+pub const LINK: &[&str] = &["bandwidth", "latency", "jitter", "loss", "congestion"];
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {

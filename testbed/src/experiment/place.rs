@@ -235,19 +235,24 @@ fn uniform<'a>(hosts: u32, cases: impl Iterator<Item = &'a Case>) -> Result<Vec<
 /// The link that a case asks for, the same in both directions.
 fn link(case: &Case) -> Result<Link, PlaceError> {
     let of = |key: &str| case.0.get(key).and_then(Value::as_str).map(str::to_owned);
-    let text = LinkText { rate: of("rate"), delay: of("delay"), jitter: of("jitter"), loss: of("loss") };
+    let text = LinkText {
+        bandwidth: of("bandwidth"),
+        latency: of("latency"),
+        jitter: of("jitter"),
+        loss: of("loss"),
+    };
     Ok(Link::both(over(Shape::default(), &text)?))
 }
 
 /// A shape, where a text says something else.
 fn over(shape: Shape, text: &LinkText) -> Result<Shape, PlaceError> {
-    let LinkText { rate, delay, jitter, loss } = text;
+    let LinkText { bandwidth, latency, jitter, loss } = text;
     let mut shape = shape;
-    if let Some(rate) = rate {
-        shape.rate = Some(units::rate(rate)?);
+    if let Some(bandwidth) = bandwidth {
+        shape.rate = Some(units::rate(bandwidth)?);
     }
-    if let Some(delay) = delay {
-        shape.delay = units::duration(delay)?;
+    if let Some(latency) = latency {
+        shape.delay = units::duration(latency)?;
     }
     if let Some(jitter) = jitter {
         shape.jitter = units::duration(jitter)?;

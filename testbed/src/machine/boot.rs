@@ -1,19 +1,24 @@
 //! Putting the machine together and running it.
 
 use std::env;
-use std::ffi::OsStr;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use tempfile::TempDir;
-use tokio::process::Command;
-
-use super::archive::Archive;
-use super::packages::{self, Parts};
 use super::qemu::arguments;
 use super::supervise::supervise;
 use super::{Ended, Machine, MachineError, program, quote, script};
+
+/// The scripts of the machine: what fetches its parts, and its first and second steps.
+const SCRIPTS: [(&str, &str); 3] = [
+    ("fetch.sh", include_str!("fetch.sh")),
+    ("first.sh", include_str!("first.sh")),
+    ("second.sh", include_str!("second.sh")),
+];
+/// How many of the last lines of the steps are shown when what the machine is made of cannot be fetched.
+const TOLD: usize = 5;
 
 /// Runs a command in the machine and passes on, byte by byte, what it prints. It reads nothing from its standard input.
 ///
@@ -26,16 +31,17 @@ pub fn run(machine: &Machine, progress: impl Fn(Option<&str>)) -> Result<Ended, 
     let qemu = program("qemu-system-x86_64", "qemu-system-x86")?;
     let setpriv = program("setpriv", "util-linux")?;
     let share = share(&machine.share)?;
-    let parts = packages::parts(&|doing| progress(Some(doing)))?;
+    let cache = cache()?;
+    fetch(&cache, &|doing| progress(Some(doing)))?;
     progress(Some("starting the machine"));
 
     let place = tempfile::Builder::new().prefix("gleaner-machine-").tempdir();
     let place = place.map_err(|e| MachineError::file(&env::temp_dir(), e))?;
-    let end = Files { machine, share: &share, parts: &parts, place: &place }.write()?;
-    let mut command = Command::new(setpriv);
+    let end = write(machine, &share, place.path())?;
+    let mut command = tokio::process::Command::new(setpriv);
     // Whatever happens to this process, the kernel ends qemu with it.
     command.args(["--pdeathsig", "KILL", "--"]).arg(qemu);
-    command.args(arguments(machine, &share, &parts, place.path()));
+    command.args(arguments(machine, &share, &cache, place.path()));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     // Ctrl-C is for this process, which then ends qemu.
     command.process_group(0);
@@ -56,55 +62,65 @@ fn share(folder: &Path) -> Result<PathBuf, MachineError> {
     if can_be_shared { Ok(share) } else { Err(MachineError::Share(share)) }
 }
 
-/// What the machine starts from.
-struct Files<'a> {
-    machine: &'a Machine,
-    share: &'a Path,
-    parts: &'a Parts,
-    place: &'a TempDir,
+/// The folder of the cache, one for each release, since programs and libraries belong together. It is made.
+fn cache() -> Result<PathBuf, MachineError> {
+    let set = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches =
+        set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache"))).ok_or(MachineError::NoCache)?;
+    let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let release = system.lines().find_map(|line| line.strip_prefix("VERSION_ID=")).unwrap_or("unknown");
+    let cache = caches.join("gleaner").join(format!("machine-{}", release.trim_matches('"')));
+    fs::create_dir_all(&cache).map_err(|e| MachineError::file(&cache, e))?;
+    Ok(cache)
 }
 
-impl Files<'_> {
-    /// Writes the first file system and gives the bytes that end the output. The command cannot know them by chance.
-    fn write(&self) -> Result<String, MachineError> {
-        let read = |path: PathBuf| fs::read(&path).map_err(|e| MachineError::file(&path, e));
-        let end = unguessable()?;
-        let here = env::current_dir().map_err(|e| MachineError::file(Path::new("."), e))?;
-        let gleaner = env::current_exe().and_then(fs::canonicalize);
-        let gleaner = gleaner.map_err(|e| MachineError::file(Path::new("/proc/self/exe"), e))?;
-
-        let mut settings = Vec::new();
-        let values =
-            [("GLEANER", gleaner.as_os_str()), ("SHARE", self.share.as_os_str()), ("END", OsStr::new(&end))];
-        for (name, value) in values {
-            settings.extend_from_slice(format!("{name}=").as_bytes());
-            quote(&mut settings, value);
-            settings.push(b'\n');
-        }
-        let mut archive = Archive::new();
-        for folder in ["bin", "proc", "sys", "dev", "modules"] {
-            archive.folder(folder);
-        }
-        archive.file("bin/busybox", &read(self.parts.kernel.join("busybox"))?);
-        let order = read(self.parts.kernel.join("modules/order"))?;
-        for name in String::from_utf8_lossy(&order).lines() {
-            let path = format!("modules/{name}");
-            archive.file(&path, &read(self.parts.kernel.join(&path))?);
-        }
-        archive.file("modules/order", &order);
-        archive.file("init", include_bytes!("first.sh"));
-        archive.file("second.sh", include_bytes!("second.sh"));
-        archive.file("settings", &settings);
-        archive.file("command", &script(&self.machine.command, &here));
-        let path = self.place.path().join("files");
-        fs::write(&path, archive.finish()).map_err(|e| MachineError::file(&path, e))?;
-        Ok(end)
+/// Fetches what is not in the cache; `progress` is told about it.
+fn fetch(cache: &Path, progress: &dyn Fn(&str)) -> Result<(), MachineError> {
+    let scripts = tempfile::tempdir().map_err(|e| MachineError::file(&env::temp_dir(), e))?;
+    let mut hasher = DefaultHasher::new();
+    for (name, script) in SCRIPTS {
+        script.hash(&mut hasher);
+        put(&scripts.path().join(name), script.as_bytes())?;
     }
+    let failed = |e| MachineError::Program("/bin/sh", e);
+    let errors = scripts.path().join("errors");
+    let file = fs::File::create(&errors).map_err(|e| MachineError::file(&errors, e))?;
+    let mut shell = Command::new("/bin/sh");
+    shell.arg(scripts.path().join("fetch.sh")).arg(cache).arg(format!("{:x}", hasher.finish()));
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
+    let mut shell = shell.spawn().map_err(failed)?;
+    if let Some(steps) = shell.stdout.take() {
+        for line in BufReader::new(steps).lines() {
+            progress(&line.map_err(failed)?);
+        }
+    }
+    if shell.wait().map_err(failed)?.success() {
+        return Ok(());
+    }
+    let said = fs::read(&errors).map_err(|e| MachineError::file(&errors, e))?;
+    let said = String::from_utf8_lossy(&said);
+    let said: Vec<&str> = said.lines().filter(|line| !line.starts_with("W:")).collect();
+    Err(MachineError::Fetch(said[said.len().saturating_sub(TOLD)..].join("\n")))
 }
 
-/// 32 random digits, from the kernel.
-fn unguessable() -> Result<String, MachineError> {
-    let path = Path::new("/proc/sys/kernel/random/uuid");
-    let uuid = fs::read_to_string(path).map_err(|e| MachineError::file(path, e))?;
-    Ok(uuid.trim().replace('-', ""))
+/// Writes what the first steps read, settings for a shell and the command as a script, and gives the bytes that end the output. The
+/// command cannot know them by chance.
+fn write(machine: &Machine, share: &Path, place: &Path) -> Result<String, MachineError> {
+    let uuid = Path::new("/proc/sys/kernel/random/uuid");
+    let end = fs::read_to_string(uuid).map_err(|e| MachineError::file(uuid, e))?.trim().to_owned();
+    let here = env::current_dir().map_err(|e| MachineError::file(Path::new("."), e))?;
+    let gleaner = env::current_exe().and_then(fs::canonicalize);
+    let gleaner = gleaner.map_err(|e| MachineError::file(Path::new("/proc/self/exe"), e))?;
+    let mut settings = format!("END={end}\nGLEANER=").into_bytes();
+    quote(&mut settings, gleaner.as_os_str());
+    settings.extend_from_slice(b"\nSHARE=");
+    quote(&mut settings, share.as_os_str());
+    settings.push(b'\n');
+    put(&place.join("settings"), &settings)?;
+    put(&place.join("command"), &script(&machine.command, &here))?;
+    Ok(end)
+}
+
+fn put(path: &Path, content: &[u8]) -> Result<(), MachineError> {
+    fs::write(path, content).map_err(|e| MachineError::file(path, e))
 }

@@ -4,11 +4,7 @@
 //! written elsewhere stays in the machine's memory and ends with it. There is no network to the outside, but machines can be wired
 //! to each other.
 
-mod archive;
 mod boot;
-mod kernel;
-mod modules;
-mod packages;
 mod qemu;
 mod supervise;
 
@@ -96,27 +92,15 @@ pub enum MachineError {
     /// No place for the cache.
     #[error("neither XDG_CACHE_HOME nor HOME names a folder; set one, since the kernel is kept there")]
     NoCache,
-    /// apt knows no kernel.
-    #[error(
-        "apt knows no kernel by the name of {0}; expected Debian, found another system or empty lists of packages"
-    )]
-    NoKernel(String),
-    /// The kernel lacks something.
-    #[error(
-        "the kernel has no module {0}; remove the folder machine-* in the cache of gleaner to fetch another kernel"
-    )]
-    Module(String),
     /// A program cannot be started.
-    #[error("cannot run {0}: {1}; it comes with Debian, and the kernel is a Debian package")]
-    Program(String, io::Error),
-    /// A program failed.
-    #[error("{command} failed; is the package server within reach? It said:\n{said}")]
-    Failed {
-        /// The program and its first argument.
-        command: String,
-        /// Its last words.
-        said: String,
-    },
+    #[error("cannot run {0}: {1}")]
+    Program(&'static str, io::Error),
+    /// The kernel and the programs cannot be fetched.
+    #[error(
+        "the kernel, a Debian package, cannot be fetched by apt-get; is this a Debian with a package server within reach? \
+         The last lines of the steps:\n{0}"
+    )]
+    Fetch(String),
     /// A file or folder of this machine.
     #[error("cannot use {0}: {1}")]
     File(PathBuf, io::Error),
@@ -224,5 +208,16 @@ mod tests {
         let output = Command::new("sh").arg(&path).output().unwrap();
         let expected: Vec<u8> = words.iter().flat_map(|word| [word, &b"\0"[..]].concat()).collect();
         assert_eq!(output.stdout, expected);
+    }
+
+    #[test]
+    fn a_command_that_is_not_there_gives_127() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("script");
+        std::fs::write(&path, script(&["no-such-command".into()], place.path())).unwrap();
+        let output = Command::new("sh").arg(&path).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(127), "{said}");
+        assert!(said.contains("no-such-command") && output.stdout.is_empty(), "{said}");
     }
 }

@@ -6,13 +6,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use super::Machine;
-use super::packages::Parts;
 
 /// The ways out of the machine: standard output, standard error, and what tells how far the command is.
 pub(super) const PORTS: [&str; 3] = ["out", "err", "status"];
 
-/// The arguments of qemu. `place` has the first file system and the sockets behind the ports.
-pub(super) fn arguments(machine: &Machine, share: &Path, parts: &Parts, place: &Path) -> Vec<OsString> {
+/// The arguments of qemu. `cache` has what the machine is made of; `place` has its settings, its command and the sockets behind the
+/// ports.
+pub(super) fn arguments(machine: &Machine, share: &Path, cache: &Path, place: &Path) -> Vec<OsString> {
     let mut all: Vec<OsString> = Vec::new();
     let mut add = |words: &[&OsStr]| all.extend(words.iter().map(OsString::from));
     let text = OsStr::new;
@@ -20,8 +20,8 @@ pub(super) fn arguments(machine: &Machine, share: &Path, parts: &Parts, place: &
     add(&["-accel", "tcg,thread=multi", "-cpu", "max", "-no-reboot", "-nodefaults", "-display", "none"]
         .map(text));
     add(&["-nic", "none", "-m", &machine.memory.to_string(), "-smp", &machine.cpus.to_string()].map(text));
-    add(&[text("-kernel"), parts.kernel.join("linux").as_os_str()]);
-    add(&[text("-initrd"), place.join("files").as_os_str()]);
+    add(&[text("-kernel"), cache.join("linux").as_os_str()]);
+    add(&[text("-initrd"), cache.join("files").as_os_str()]);
     // A panic ends the machine. The check of the timer can fail when the emulation is slow.
     let level = if machine.verbose { "loglevel=7" } else { "quiet loglevel=3" };
     let kernel = format!("console=ttyS0 panic=-1 no_timer_check mitigations=off {level}");
@@ -40,8 +40,13 @@ pub(super) fn arguments(machine: &Machine, share: &Path, parts: &Parts, place: &
         add(&["-device", &format!("virtio-net-pci,netdev=wire{number},mac={address}")].map(text));
     }
     let read_only = ",readonly=on";
-    let trees =
-        [("host", Path::new("/"), read_only), ("tools", &parts.tools, read_only), ("share", share, "")];
+    let tools = cache.join("tools");
+    let trees = [
+        ("host", Path::new("/"), read_only),
+        ("tools", &tools, read_only),
+        ("start", place, read_only),
+        ("share", share, ""),
+    ];
     for (tag, path, access) in trees {
         let rest = format!(",security_model=none,multidevs=remap{access}");
         add(&[text("-fsdev"), &with_path(&format!("local,id={tag},path="), path, &rest)]);

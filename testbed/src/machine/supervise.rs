@@ -43,7 +43,7 @@ pub(super) async fn supervise(
     let [out, err, status] = PORTS.map(bind);
     let ports = [out?, err?, status?];
     let interrupted = interrupts()?;
-    let mut child = qemu.spawn().map_err(|e| MachineError::Program("qemu-system-x86_64".into(), e))?;
+    let mut child = qemu.spawn().map_err(|e| MachineError::Program("qemu-system-x86_64", e))?;
     let console = Console { lines: RefCell::default(), errors: RefCell::default(), verbose };
     let ended = tokio::select! {
         ended = converse(ports, place, limit, end, &console, progress) => ended,

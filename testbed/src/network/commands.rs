@@ -95,6 +95,7 @@ fn command(words: &[&str]) -> Command {
     command
 }
 
-fn failed(words: &[&str], said: &str) -> NetworkError {
+/// What is said of a command that failed, or that printed what cannot be read.
+pub(super) fn failed(words: &[&str], said: &str) -> NetworkError {
     NetworkError::Command { command: words.join(" "), said: said.trim().replace('\n', "; ") }
 }

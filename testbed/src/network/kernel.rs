@@ -83,10 +83,10 @@ impl Kernel {
         lacks("pairs of interfaces", "veth", &self.veth)?;
         lacks("bridges", "bridge", &self.bridge)?;
         if topology.delays_or_loses() && !self.relays() {
-            lacks("delay, jitter and loss", "sch_netem", &self.netem)?;
+            lacks("latency, jitter and loss", "sch_netem", &self.netem)?;
         }
         if topology.limits_rate() && self.netem.is_err() {
-            lacks("rates", "sch_tbf", &self.tbf)?;
+            lacks("bandwidths", "sch_tbf", &self.tbf)?;
         }
         Ok(())
     }

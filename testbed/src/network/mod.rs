@@ -15,6 +15,7 @@ mod remove;
 mod shape;
 mod state;
 
+use serde::Deserialize;
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -271,15 +272,15 @@ impl Network {
 
     /// The hosts whose links are cut now.
     pub fn cut_hosts(&self) -> Result<Vec<String>, NetworkError> {
-        let shown = commands::run(&["ip", "-n", self.name(), "-o", "link", "show"], None)?;
-        // `7: port3@if2: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 …`
-        let ports = shown.lines().filter_map(|line| {
-            let port = line.split([' ', '@']).nth(1)?;
-            let flags = line.split(['<', '>']).nth(1)?;
-            flags.split(',').all(|flag| flag != "UP").then_some(port)
-        });
-        let down: Vec<&str> = ports.collect();
-        let cut = |node: Node| down.contains(&node.port.as_str()).then_some(node.name);
+        let words = ["ip", "-json", "-n", self.name(), "link", "show"];
+        let interfaces: Vec<Interface> = serde_json::from_str(&commands::run(&words, None)?)
+            .map_err(|error| commands::failed(&words, &error.to_string()))?;
+        let is_down = |port: &str| {
+            interfaces
+                .iter()
+                .any(|shown| shown.ifname == port && !shown.flags.iter().any(|flag| flag == "UP"))
+        };
+        let cut = |node: Node| is_down(&node.port).then_some(node.name);
         Ok(self.hosts().into_iter().filter_map(cut).collect())
     }
 
@@ -287,6 +288,13 @@ impl Network {
         let line = format!("link set dev {} {to}", self.host(host)?.port);
         Prepared::start([("ip", self.name(), vec![line])])
     }
+}
+
+/// What `ip -json link show` says of an interface.
+#[derive(Deserialize)]
+struct Interface {
+    ifname: String,
+    flags: Vec<String>,
 }
 
 /// A change that waits for its moment: the programs that make it run already.

@@ -54,8 +54,8 @@ pub struct Iteration {
 pub struct Request {
     /// Emulated hosts, with a worker on each.
     pub hosts: u32,
-    /// The rate of their links, as written.
-    pub rate: String,
+    /// What their links carry in each direction, as written.
+    pub bandwidth: String,
     /// Entries of float32.
     pub params: usize,
     /// The density at which SparDL runs.
@@ -86,7 +86,7 @@ impl Request {
     /// # Errors
     /// A rate that cannot be read; more entries than MPI counts.
     pub fn check(&self) -> Result<(), RequestError> {
-        units::rate(&self.rate)?;
+        units::rate(&self.bandwidth)?;
         if (1..=MOST).contains(&self.params) {
             Ok(())
         } else {
@@ -110,7 +110,7 @@ impl Request {
         }
         jobs.retain(|job| self.only.is_empty() || job.cases.iter().any(|case| self.asks_for(case)));
         let text = json!({
-            "hosts": self.hosts, "rate": self.rate, "params": self.params, "density": self.density,
+            "hosts": self.hosts, "bandwidth": self.bandwidth, "params": self.params, "density": self.density,
             "steps": self.steps, "warmup": self.warmup, "turns": self.turns, "only": self.only,
             "layers": self.iteration.as_ref().map(|iteration| &iteration.layers),
             "train": self.iteration.as_ref().map(|iteration| &iteration.train),
@@ -137,7 +137,7 @@ impl Request {
             ("method", json!(method)),
             ("seed", json!(SEED)),
             ("workers", json!(self.hosts)),
-            ("rate", json!(self.rate)),
+            ("bandwidth", json!(self.bandwidth)),
             ("params", json!(self.params)),
             ("steps", json!(self.steps)),
             ("warmup", json!(self.warmup)),
@@ -178,7 +178,7 @@ impl Request {
     fn typed(&self) -> Vec<String> {
         let numbers = [
             ("--hosts", self.hosts.to_string()),
-            ("--rate", self.rate.clone()),
+            ("--bandwidth", self.bandwidth.clone()),
             ("--params", self.params.to_string()),
             ("--density", self.density.to_string()),
             ("--steps", self.steps.to_string()),

@@ -23,6 +23,7 @@ pub struct Row {
     pub seconds_most: f64,
     /// What the host that received most received in a step, all headers, start and barriers included: the median over the
     /// turns.
+    #[serde(rename = "bytes_per_step")]
     pub bytes_received: f64,
     /// Its time over that of `spardl`.
     pub seconds_to_spardl: Option<f64>,

@@ -312,7 +312,7 @@ fn axis(name: &str, value: &str) -> String {
         "workers" if value == "1" => "1 worker".into(),
         "workers" => format!("{value} workers"),
         "params" => format!("n = {value}"),
-        "rate" => format!("links of {value}"),
+        "bandwidth" => format!("links of {value}"),
         _ => format!("{name} {value}"),
     }
 }

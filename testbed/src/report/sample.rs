@@ -31,7 +31,7 @@ const OF_THE_METHOD: [&str; 12] = [
 ];
 
 /// Axes in the order in which a setting names them; any others follow.
-const FIRST: [&str; 5] = ["workers", "params", "model", "density", "rate"];
+const FIRST: [&str; 5] = ["workers", "params", "model", "density", "bandwidth"];
 
 /// A setting's axes in the order in which they are named.
 pub fn in_order(axes: &Axes) -> impl Iterator<Item = (&String, &String)> {
@@ -183,9 +183,9 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         seconds,
         parts: if let [Some(a), Some(b), Some(c)] = names.map(number) { Some([a, b, c]) } else { None },
         whole,
-        bytes: if training { number("bytes_per_step") } else { number("bytes_received") },
+        bytes: number("bytes_per_step"),
         interface_bytes: interface_bytes(record, steps, training),
-        delivered: params.and_then(|n| Some(number("entries_delivered").or(number("entries_per_step"))? / n)),
+        delivered: params.and_then(|n| Some(number("entries_per_step")? / n)),
         asked: asked(record, params, &number),
         metrics: case("synchrony").map(|_| Metrics::of(object)).unwrap_or_default(),
         evaluations: evaluations.into_iter().flatten().filter_map(|e| evaluation(e, params)).collect(),
@@ -269,8 +269,8 @@ fn axes(record: &Record, object: &Map<String, Value>) -> Axes {
             axes.entry(name.into()).or_insert_with(|| text(value));
         }
     }
-    if let Some(Ok(rate)) = axes.get("rate").map(|r| rate(r)) {
-        axes.insert("rate".into(), rate.to_string());
+    if let Some(Ok(rate)) = axes.get("bandwidth").map(|r| rate(r)) {
+        axes.insert("bandwidth".into(), rate.to_string());
     }
     // When something was done to it on purpose, a measurement is not mixed with the others.
     if !record.chaos.is_empty() && !axes.contains_key("faults") {

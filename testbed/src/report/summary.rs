@@ -162,7 +162,7 @@ pub fn command(record: &Record) -> String {
         return line;
     }
     let hosts = Case(record.case.clone()).hosts().to_string();
-    let links = ["rate", "delay", "jitter", "loss", "congestion"].map(|key| (key, of_case(key)));
+    let links = ["bandwidth", "latency", "jitter", "loss", "congestion"].map(|key| (key, of_case(key)));
     let links = links.into_iter().filter_map(|(key, value)| Some([format!("--{key}"), value?])).flatten();
     let up = ["gleaner", "testbed", "up", "--hosts"].map(String::from).into_iter();
     let up: Vec<String> = up.chain([hosts]).chain(links).collect();
@@ -204,12 +204,12 @@ mod tests {
             "",
             "--density=0.01",
         ];
-        let case = serde_json::json!({ "workers": 3, "rate": "1 gbit", "loss": "1%" });
+        let case = serde_json::json!({ "workers": 3, "bandwidth": "1 gbit", "loss": "1%" });
         let typed = command(&record(case, &launch));
         let (up, rest) = typed.split_once(" && { ").unwrap();
         assert_eq!(
             shlex::split(up).unwrap()[3..],
-            ["--hosts", "3", "--rate", "1 gbit", "--loss", "1%", ">", "hosts"]
+            ["--hosts", "3", "--bandwidth", "1 gbit", "--loss", "1%", ">", "hosts"]
         );
         let (line, down) = rest.split_once("; ").unwrap();
         assert_eq!(

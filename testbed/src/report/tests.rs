@@ -34,7 +34,7 @@ fn bench(method: &str, workers: u32, density: Option<f64>, turn: u32, seconds: f
     if let Some(density) = density {
         case["density"] = density.into();
     }
-    let done = json!({"seconds": seconds, "params": 1000, "k": k, "entries_delivered": k, "steps": 5});
+    let done = json!({"seconds": seconds, "params": 1000, "k": k, "entries_per_step": k, "steps": 5});
     record(case, turn, done)
 }
 
@@ -278,7 +278,7 @@ fn pictures_are_well_formed() {
             for density in [None, Some(0.01), Some(0.1)] {
                 let mut record = bench(name, 2 + 2 * j as u32, density, 0, *number);
                 if let crate::record::Outcome::Done(done) = &mut record.outcome {
-                    done["bytes_received"] = (*number).into();
+                    done["bytes_per_step"] = (*number).into();
                     for part in ["slowest_select", "slowest_exchange", "slowest_merge"] {
                         done[part] = (number / 5.0).into();
                     }

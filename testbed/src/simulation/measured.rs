@@ -150,10 +150,10 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     }
     let text = |name: &str| record.case.get(name).and_then(Value::as_str);
     let mut shape = Shape::default();
-    if let Some(rate) = text("rate") {
+    if let Some(rate) = text("bandwidth") {
         shape.rate = Some(units::rate(rate).map_err(|error| error.to_string())?);
     }
-    if let Some(delay) = text("delay") {
+    if let Some(delay) = text("latency") {
         shape.delay = units::duration(delay).map_err(|error| error.to_string())?;
     }
     if let Some(loss) = text("loss") {
@@ -207,7 +207,7 @@ fn of_summary(summary: &Value, shape: Option<Shape>, cores: Option<u32>) -> Resu
         turns: vec![seconds],
         select: number("slowest_select")?,
         merge: number("slowest_merge")?,
-        bytes_received: number("bytes_received")?,
+        bytes_received: number("bytes_per_step")?,
     })
 }
 

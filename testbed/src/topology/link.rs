@@ -24,13 +24,13 @@ pub enum LinkError {
     #[error("'{0}' is no loss; expected a share of the packets below 1, such as 0.1% or 0.001")]
     Loss(String),
     /// Beyond what can be emulated.
-    #[error("a rate of {0} cannot be emulated; expected {LEAST_RATE} to {MOST_RATE}")]
+    #[error("a bandwidth of {0} cannot be emulated; expected {LEAST_RATE} to {MOST_RATE}")]
     Rate(Rate),
     /// Beyond what can be emulated.
-    #[error("a delay of {0:?} cannot be emulated; expected at most a minute, jitter included")]
+    #[error("a latency of {0:?} cannot be emulated; expected at most a minute, jitter included")]
     Delay(Duration),
     /// Some packets would have to arrive before they left.
-    #[error("the jitter {jitter:?} is larger than the delay {delay:?}; expected at most the delay")]
+    #[error("the jitter {jitter:?} is larger than the latency {delay:?}; expected at most the latency")]
     Jitter {
         /// What was asked for.
         jitter: Duration,
@@ -80,13 +80,14 @@ impl fmt::Display for Loss {
 pub struct Shape {
     /// Bits per second on the wire, Ethernet headers included; none is no limit.
     #[serde(
+        rename = "bandwidth",
         skip_serializing_if = "Option::is_none",
         serialize_with = "rate_text",
         deserialize_with = "some_rate"
     )]
     pub rate: Option<Rate>,
     /// What every packet waits.
-    #[serde(serialize_with = "time_text", deserialize_with = "time")]
+    #[serde(rename = "latency", serialize_with = "time_text", deserialize_with = "time")]
     pub delay: Duration,
     /// By how much that varies, up and down, evenly.
     #[serde(serialize_with = "time_text", deserialize_with = "time")]
@@ -174,9 +175,9 @@ impl fmt::Display for Link {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Part {
-    #[serde(deserialize_with = "some_rate")]
+    #[serde(rename = "bandwidth", deserialize_with = "some_rate")]
     rate: Option<Rate>,
-    #[serde(deserialize_with = "some_time")]
+    #[serde(rename = "latency", deserialize_with = "some_time")]
     delay: Option<Duration>,
     #[serde(deserialize_with = "some_time")]
     jitter: Option<Duration>,
@@ -200,9 +201,9 @@ impl Part {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Parts {
     // Not flattened: serde could not refuse unknown fields then.
-    #[serde(deserialize_with = "some_rate")]
+    #[serde(rename = "bandwidth", deserialize_with = "some_rate")]
     rate: Option<Rate>,
-    #[serde(deserialize_with = "some_time")]
+    #[serde(rename = "latency", deserialize_with = "some_time")]
     delay: Option<Duration>,
     #[serde(deserialize_with = "some_time")]
     jitter: Option<Duration>,

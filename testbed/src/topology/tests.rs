@@ -11,8 +11,8 @@ const RACKS: &str = r#"
 subnet = "10.1.0.0/16"
 
 [link]
-rate = "1gbit"
-delay = "50us"
+bandwidth = "1gbit"
+latency = "50us"
 
 [[group]]
 name = "east"
@@ -21,15 +21,15 @@ hosts = 3
 [[group]]
 name = "west"
 hosts = ["slow", "fast"]
-link = { rate = "10gbit", loss = "0.1%" }
+link = { bandwidth = "10gbit", loss = "0.1%" }
 
 [host.slow]
 jitter = "5us"
-up = { rate = "10mbit" }
+up = { bandwidth = "10mbit" }
 
 [uplink.west]
-rate = "2gbit"
-down = { delay = "5ms", loss = 0.01 }
+bandwidth = "2gbit"
+down = { latency = "5ms", loss = 0.01 }
 "#;
 
 fn refused(text: &str) -> String {
@@ -85,13 +85,13 @@ fn what_cannot_be_is_refused_with_its_name() {
         (group("[\"..\"]"), "'..' cannot be a name"),
         (group("[\"\"]"), "'' cannot be a name"),
         (group("\"two\""), "a number of hosts, or a list of their names"),
-        (group("2") + "[host.h2]\nrate = \"1gbit\"\n", "no host h2; there are g0, g1"),
-        (group("2") + "[uplink.h]\nrate = \"1gbit\"\n", "no group h; there are g"),
-        (group("2") + "link = { rate = \"1gbps\" }", "'1gbps' is no rate"),
-        (group("2") + "link = { rate = \"1bit\" }", "cannot be emulated; expected 8kbit to 1tbit"),
-        (group("2") + "link = { delay = \"50\" }", "'50' is no duration"),
-        (group("2") + "link = { delay = \"2000s\" }", "at most a minute"),
-        (group("2") + "link = { jitter = \"1ms\" }", "larger than the delay"),
+        (group("2") + "[host.h2]\nbandwidth = \"1gbit\"\n", "no host h2; there are g0, g1"),
+        (group("2") + "[uplink.h]\nbandwidth = \"1gbit\"\n", "no group h; there are g"),
+        (group("2") + "link = { bandwidth = \"1gbps\" }", "'1gbps' is no rate"),
+        (group("2") + "link = { bandwidth = \"1bit\" }", "cannot be emulated; expected 8kbit to 1tbit"),
+        (group("2") + "link = { latency = \"50\" }", "'50' is no duration"),
+        (group("2") + "link = { latency = \"2000s\" }", "at most a minute"),
+        (group("2") + "link = { jitter = \"1ms\" }", "larger than the latency"),
         (group("2") + "link = { loss = \"100%\" }", "'100%' is no loss"),
         (group("2") + "link = { loss = -0.1 }", "'-0.1' is no loss"),
         (group("2") + "link = { speed = \"1gbit\" }", "unknown field `speed`"),

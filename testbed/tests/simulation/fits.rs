@@ -55,7 +55,7 @@ fn measurements_are_read() {
     let path = folder.path().join("measurements.jsonl");
     let summary = serde_json::json!({
         "method": "spardl/2", "workers": 4, "params": 1000, "k": 10, "steps": 5, "seconds": 0.5,
-        "slowest_select": 0.1, "slowest_merge": 0.2, "bytes_received": 800,
+        "slowest_select": 0.1, "slowest_merge": 0.2, "bytes_per_step": 800,
     });
     let with = |case: serde_json::Value, chaos: &[&str], traffic: serde_json::Value| {
         serde_json::json!({
@@ -67,7 +67,7 @@ fn measurements_are_read() {
     };
     let emulated = || serde_json::json!([{ "host": "host0", "received": 1, "sent": 1 }]);
     let record = |case: serde_json::Value, chaos: &[&str]| with(case, chaos, emulated());
-    let shaped = serde_json::json!({ "command": "bench", "rate": "100mbit", "delay": "1ms", "loss": "1%", "warmup": 8 });
+    let shaped = serde_json::json!({ "command": "bench", "bandwidth": "100mbit", "latency": "1ms", "loss": "1%", "warmup": 8 });
     let train = serde_json::json!({ "command": "train" });
     let slower = |seconds: f64| {
         let mut record: serde_json::Value = serde_json::from_str(&record(shaped.clone(), &[])).unwrap();

@@ -49,6 +49,11 @@ impl Source {
         }
     }
 
+    /// Whether files have to be read for it.
+    pub fn has_files(&self) -> bool {
+        self.name().is_none()
+    }
+
     /// Whether it is text, of which each next character is predicted.
     pub fn is_text(&self) -> bool {
         matches!(self, Source::Documentation | Source::Text(_) | Source::FreshText)

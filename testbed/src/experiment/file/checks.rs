@@ -25,8 +25,8 @@ pub fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Eve
                 "cut, mend and reshape need an emulated network: write a [network]",
             )));
         }
-        if let chaos::Act::Reshape { link: LinkText { rate, delay, jitter, loss }, .. } = &event.act {
-            let parts = [("rate", rate), ("delay", delay), ("jitter", jitter), ("loss", loss)];
+        if let chaos::Act::Reshape { link: LinkText { bandwidth, latency, jitter, loss }, .. } = &event.act {
+            let parts = [("bandwidth", bandwidth), ("latency", latency), ("jitter", jitter), ("loss", loss)];
             for (key, value) in parts.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
                 check_quantity(key, value).map_err(refuse)?;
             }

@@ -17,11 +17,11 @@ params = 100_000
 [matrix]
 method = ["spardl", "ring"]
 workers = [4, 2]
-rate = ["1gbit", "100mbit"]
+bandwidth = ["1gbit", "100mbit"]
 
 [[exclude]]
 method = "ring"
-rate = "100mbit"
+bandwidth = "100mbit"
 workers = [2, 4]
 
 [[chaos]]
@@ -35,7 +35,7 @@ cases = { workers = 4 }
 at = "2s"
 do = "reshape"
 host = 0
-rate = "10mbit"
+bandwidth = "10mbit"
 "#;
 
 fn parsed(text: &str) -> Experiment {
@@ -64,7 +64,7 @@ fn a_file_says_which_jobs_there_are_and_in_which_order() {
         .iter()
         .map(|job| {
             let methods: Vec<String> = job.iter().map(Case::method).collect();
-            format!("{} {} {}", job[0].workers(), job[0].0["rate"], methods.join("+"))
+            format!("{} {} {}", job[0].workers(), job[0].0["bandwidth"], methods.join("+"))
         })
         .collect();
     assert_eq!(
@@ -83,11 +83,11 @@ fn a_file_says_which_jobs_there_are_and_in_which_order() {
 #[test]
 fn what_is_not_said_follows_from_the_rest() {
     let experiment = parsed(
-        "title = 't'\n[network]\nhosts = 3\nrate = '1gbit'\n[workload]\ncommand = 'bench'\nparams = 10\n",
+        "title = 't'\n[network]\nhosts = 3\nbandwidth = '1gbit'\n[workload]\ncommand = 'bench'\nparams = 10\n",
     );
     let case = &experiment.jobs[0][0];
     assert_eq!((experiment.turns, experiment.jobs.len(), case.workers()), (3, 1, 3));
-    assert_eq!((case.method().as_str(), &case.0["rate"]), ("spardl", &Value::from("1gbit")));
+    assert_eq!((case.method().as_str(), &case.0["bandwidth"]), ("spardl", &Value::from("1gbit")));
     assert_eq!(case.words(), ["--params", "10", "--seed", "1"]);
     let alone = parsed(
         "title = 't'\ntogether = false\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\n[matrix]\nmethod = ['ring', 'spardl/2']\n",
@@ -105,10 +105,15 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
         ("turns = 2", "turn = 2", 0, "unknown field `turn`, expected one of"),
         ("hosts = 4", "host = 4", 0, "unknown field `host`, expected one of `hosts`"),
         ("hosts = 4", "hosts = 3", 5, "4 workers need 4 hosts, and the network has 3"),
-        ("hosts = 4", "hosts = 4\nrate = '1gbps'", 5, "'1gbps' is no rate"),
-        ("hosts = 4", "hosts = 4\nrate = '1gbit'", 17, "'rate' stands in [network] and in [matrix]"),
+        ("hosts = 4", "hosts = 4\nbandwidth = '1gbps'", 5, "'1gbps' is no rate"),
+        (
+            "hosts = 4",
+            "hosts = 4\nbandwidth = '1gbit'",
+            17,
+            "'bandwidth' stands in [network] and in [matrix]",
+        ),
         ("hosts = 4", "topology = 'x'\nhosts = 4", 5, "leave the other keys"),
-        ("hosts = 4", "topology = 'x'", 16, "'rate' is not known in [matrix]"),
+        ("hosts = 4", "topology = 'x'", 16, "'bandwidth' is not known in [matrix]"),
         (
             "command = \"bench\"",
             "command = \"plan\"",
@@ -143,8 +148,8 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
         ("\"stop\"", "\"kill\"", 23, "'for' goes with"),
         ("\"stop\"", "\"slow\"", 23, "needs 'share'"),
         ("\"stop\"", "\"halt\"", 0, "unknown variant `halt`, expected one of"),
-        ("rate = \"10mbit\"", "", 30, "needs one of rate, delay"),
-        ("rate = \"10mbit\"", "rate = \"10\"", 30, "'10' is no rate"),
+        ("bandwidth = \"10mbit\"", "", 30, "needs one of bandwidth, latency"),
+        ("bandwidth = \"10mbit\"", "bandwidth = \"10\"", 30, "'10' is no rate"),
     ] {
         assert!(WHOLE.contains(from), "{from}");
         if words.is_empty() {
@@ -277,8 +282,8 @@ fn the_file_in_the_book_is_one_and_so_is_its_chaos() {
     let cases: usize = experiment.jobs.iter().map(Vec::len).sum();
     assert_eq!((cases, experiment.turns, experiment.chaos.len()), (2 * 2 * 3 * 2 - 4, 3, 2));
     assert_eq!(experiment.network, Wanted::Uniform { hosts: 6 });
-    for option in ["clip_local", "link_rate"].map(|option| format!("\n{option} = 1\n")) {
+    for option in ["clip_local", "warmup"].map(|option| format!("\n{option} = 1\n")) {
         let known = parse("test", &whole.replace("\nsteps = 20\n", &option)).is_ok();
-        assert_eq!(known, option.contains("link_rate"));
+        assert_eq!(known, option.contains("warmup"));
     }
 }
