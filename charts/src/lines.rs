@@ -9,7 +9,7 @@ use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, TRANSPARENT};
 
 use crate::axis::Axis;
-use crate::look::{Look, Mark};
+use crate::look::{Element, Look};
 use crate::page::{Area, DrawError, GREY, INK, font, write};
 
 /// So many markers stand on a line at most.
@@ -95,7 +95,9 @@ impl Lines {
             }))?;
             // From the end, so that the last point has one.
             let step = path.len().div_ceil(MARKS).max(1);
-            chart.draw_series(path.into_iter().rev().step_by(step).map(|at| Mark::of(*look, at)))?;
+            chart.draw_series(
+                path.into_iter().rev().step_by(step).map(|at| Element::mark(at, look.marker, look.colour)),
+            )?;
         }
         Ok(())
     }

@@ -1,6 +1,5 @@
 //! Dashes, markers and hatchings, which tell things apart without colours, and colours.
 
-use std::array;
 use std::slice;
 
 use plotters::element::{DashedPathElement, Drawable, PathElement, PointCollection};
@@ -75,45 +74,65 @@ impl Look {
     }
 }
 
-/// A marker at a point of a chart or of an area.
-pub struct Mark<C> {
-    at: [C; 1],
-    marker: Marker,
-    colour: RGBColor,
+/// A marker at a point of a chart or of an area, or a bar between two corners.
+pub(crate) struct Element<C> {
+    points: Vec<C>,
+    shape: Shape,
 }
 
-impl<C> Mark<C> {
-    /// A marker of this colour.
-    pub fn new(at: C, marker: Marker, colour: RGBColor) -> Self {
-        Self { at: [at], marker, colour }
+enum Shape {
+    Mark(Marker, RGBColor),
+    /// It keeps so many pixels off the upper and the lower end.
+    Bar(Fill, i32),
+}
+
+impl<C> Element<C> {
+    pub fn mark(at: C, marker: Marker, colour: RGBColor) -> Self {
+        Self { points: vec![at], shape: Shape::Mark(marker, colour) }
     }
 
-    /// The marker of a line.
-    pub fn of(look: Look, at: C) -> Self {
-        Self::new(at, look.marker, look.colour)
+    pub fn bar(corners: [C; 2], fill: Fill, inset: i32) -> Self {
+        Self { points: corners.into(), shape: Shape::Bar(fill, inset) }
     }
 }
 
-impl<'a, C: 'a> PointCollection<'a, C> for &'a Mark<C> {
+impl<'a, C: 'a> PointCollection<'a, C> for &'a Element<C> {
     type Point = &'a C;
     type IntoIter = slice::Iter<'a, C>;
 
     fn point_iter(self) -> Self::IntoIter {
-        self.at.iter()
+        self.points.iter()
     }
 }
 
-impl<C, DB: DrawingBackend> Drawable<DB> for Mark<C> {
+impl<C, DB: DrawingBackend> Drawable<DB> for Element<C> {
     fn draw<I: Iterator<Item = BackendCoord>>(
         &self,
-        mut points: I,
+        points: I,
         backend: &mut DB,
         _: (u32, u32),
     ) -> Result<(), DrawingErrorKind<DB::ErrorType>> {
-        let Some((x, y)) = points.next() else { return Ok(()) };
-        let full = ShapeStyle::from(&self.colour).filled();
-        let stroke = self.colour.stroke_width(2);
-        match self.marker {
+        let points: Vec<BackendCoord> = points.collect();
+        match (&self.shape, points.as_slice()) {
+            (Shape::Mark(marker, colour), &[at]) => marker.draw(backend, at, *colour),
+            (Shape::Bar(fill, inset), &[(left, top), (right, bottom)]) => {
+                fill.draw(backend, (left, top + inset), (right.max(left + 1), bottom - inset))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Marker {
+    fn draw<DB: DrawingBackend>(
+        self,
+        backend: &mut DB,
+        (x, y): BackendCoord,
+        colour: RGBColor,
+    ) -> Result<(), DrawingErrorKind<DB::ErrorType>> {
+        let full = ShapeStyle::from(&colour).filled();
+        let stroke = colour.stroke_width(2);
+        match self {
             Marker::Dot => backend.draw_circle((x, y), 4, &full, true),
             Marker::Square => backend.draw_rect((x - 4, y - 4), (x + 4, y + 4), &full, true),
             Marker::Triangle => backend.fill_polygon([(x, y - 5), (x + 5, y + 4), (x - 5, y + 4)], &full),
@@ -179,46 +198,20 @@ impl Fill {
     }
 }
 
-/// A bar between two corners, with lines and an outline.
-pub struct Bar<C> {
-    corners: [C; 2],
-    fill: Fill,
-    inset: i32,
-}
-
-impl<C> Bar<C> {
-    /// A bar that keeps so many pixels off the upper and the lower end.
-    pub fn new(corners: [C; 2], fill: Fill, inset: i32) -> Self {
-        Self { corners, fill, inset }
-    }
-}
-
-impl<'a, C: 'a> PointCollection<'a, C> for &'a Bar<C> {
-    type Point = &'a C;
-    type IntoIter = slice::Iter<'a, C>;
-
-    fn point_iter(self) -> Self::IntoIter {
-        self.corners.iter()
-    }
-}
-
-impl<C, DB: DrawingBackend> Drawable<DB> for Bar<C> {
-    fn draw<I: Iterator<Item = BackendCoord>>(
-        &self,
-        mut points: I,
+impl Fill {
+    /// A bar with lines and an outline.
+    fn draw<DB: DrawingBackend>(
+        self,
         backend: &mut DB,
-        _: (u32, u32),
+        from: BackendCoord,
+        to: BackendCoord,
     ) -> Result<(), DrawingErrorKind<DB::ErrorType>> {
-        let [Some((left, top)), Some((right, bottom))] = array::from_fn(|_| points.next()) else {
-            return Ok(());
-        };
-        let (top, bottom, right) = (top + self.inset, bottom - self.inset, right.max(left + 1));
-        backend.draw_rect((left, top), (right, bottom), &self.fill.colour, true)?;
-        for (from, to) in self.fill.hatch.lines((left, top), (right, bottom)) {
+        backend.draw_rect(from, to, &self.colour, true)?;
+        for (from, to) in self.hatch.lines(from, to) {
             backend.draw_line(from, to, &INK)?;
         }
         // A thin one would be all outline.
-        if right - left > 3 { backend.draw_rect((left, top), (right, bottom), &INK, false) } else { Ok(()) }
+        if to.0 - from.0 > 3 { backend.draw_rect(from, to, &INK, false) } else { Ok(()) }
     }
 }
 

@@ -6,7 +6,7 @@ use plotters::prelude::{DrawingArea, IntoDrawingArea, IntoFont, RGBColor, SVGBac
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{TextStyle, WHITE};
 
-use crate::look::{Bar, Fill, Look, Mark, Marker};
+use crate::look::{Element, Fill, Look, Marker};
 
 /// Words and outlines.
 pub const INK: RGBColor = RGBColor(30, 30, 30);
@@ -122,10 +122,10 @@ impl Key {
         match self {
             Key::Line(look) => {
                 look.path(area, vec![(x, y), (x + SAMPLE, y)])?;
-                Ok(area.draw(&Mark::of(look, middle))?)
+                Ok(area.draw(&Element::mark(middle, look.marker, look.colour))?)
             }
-            Key::Fill(fill) => Ok(area.draw(&Bar::new([(x, y - 7), (x + SAMPLE, y + 7)], fill, 0))?),
-            Key::Mark(marker) => Ok(area.draw(&Mark::new(middle, marker, INK))?),
+            Key::Fill(fill) => Ok(area.draw(&Element::bar([(x, y - 7), (x + SAMPLE, y + 7)], fill, 0))?),
+            Key::Mark(marker) => Ok(area.draw(&Element::mark(middle, marker, INK))?),
             Key::Own(draw) => draw(area, (x, y), SAMPLE),
         }
     }

@@ -7,7 +7,7 @@ use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, TRANSPARENT};
 
 use crate::axis::Axis;
-use crate::look::{Bar, Fill, Mark, Marker};
+use crate::look::{Element, Fill, Marker};
 use crate::page::{Area, DrawError, GREY, INK, font, width, write};
 
 /// What lies above the rows and below them, in pixels: the name of the axis, and the values on it.
@@ -78,14 +78,16 @@ impl Rows {
         let (from, to) = self.axis.ends();
         for (number, row) in self.rows.iter().enumerate() {
             let (top, middle) = (number as f64, number as f64 + 0.5);
-            let bar =
-                |&(from, to, fill): &(f64, f64, Fill)| Bar::new([(from, top), (to, top + 1.0)], fill, inset);
+            let bar = |&(from, to, fill): &(f64, f64, Fill)| {
+                Element::bar([(from, top), (to, top + 1.0)], fill, inset)
+            };
             chart.draw_series(row.bars.iter().filter(|(from, to, _)| to > from).map(bar))?;
             let spreads = row.marks.iter().map(|(_, spread)| spread).chain(&row.spread);
             chart.draw_series(spreads.filter(|s| s.low < s.high).map(|s| {
                 ErrorBar::new_horizontal(middle, s.low, s.value, s.high, INK.stroke_width(2), 10)
             }))?;
-            let mark = |(marker, spread): &(Marker, Spread)| Mark::new((spread.value, middle), *marker, INK);
+            let mark =
+                |(marker, spread): &(Marker, Spread)| Element::mark((spread.value, middle), *marker, INK);
             chart.draw_series(row.marks.iter().rev().map(mark))?;
             let words = [(from, &row.heading), (to, &row.value)];
             chart.draw_series(words.into_iter().filter(|(_, words)| !words.is_empty()).map(

@@ -3,6 +3,7 @@
 mod chaos;
 mod down;
 mod exec;
+mod pages;
 mod peers;
 mod relay;
 mod report;
@@ -25,6 +26,7 @@ pub enum Testbed {
     Vm(vm::Vm),
     Run(run::Run),
     Report(report::Report),
+    Pages(pages::Pages),
     Peers(peers::Peers),
     Chaos(chaos::Chaos),
     #[command(hide = true)]
@@ -43,6 +45,7 @@ pub fn run(testbed: &Testbed) -> Result<ExitCode, String> {
         Testbed::Vm(arguments) => vm::run(arguments),
         Testbed::Run(arguments) => run::run(arguments),
         Testbed::Report(arguments) => report::run(arguments),
+        Testbed::Pages(arguments) => pages::run(arguments),
         Testbed::Peers(arguments) => peers::run(arguments),
         Testbed::Chaos(arguments) => chaos::run(arguments),
         Testbed::Relay(arguments) => relay::run(arguments),

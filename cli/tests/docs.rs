@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use gleaner::Method;
+use gleaner_testbed::report::results::{MEASUREMENTS, asked, filled};
 
 /// Methods that stand on the page of another one.
 const BESIDE: [(&str, &str); 1] = [("exdyna-printed", "exdyna")];
@@ -445,5 +446,34 @@ fn a_link_that_leads_nowhere_is_found() {
     assert_eq!(fault(&pages, &page, "https://example.org"), None);
     for broken in ["#three", "nowhere.md", "../../README.md", "../../../../etc", "SUMMARY.md#nothing"] {
         assert!(fault(&pages, &page, broken).is_some(), "{broken}");
+    }
+}
+
+/// Tables and pictures of the results are those that the stored measurements give, and a page shows one build.
+#[test]
+fn what_pages_show_is_what_was_measured() {
+    let folder = root().join("docs/src/results");
+    let measurements = folder.join(MEASUREMENTS);
+    let (mut shown, mut pages) = (BTreeMap::new(), 0);
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            let (page, text) = (path.display().to_string(), fs::read_to_string(&path).unwrap());
+            asked(&page, &text, &mut shown).unwrap_or_else(|error| panic!("{error}"));
+            let filled = filled(&page, &text, &measurements).unwrap_or_else(|error| panic!("{error}"));
+            assert!(
+                filled == text,
+                "{page} is not as its measurements are: run gleaner testbed pages docs/src/results"
+            );
+            pages += 1;
+        }
+    }
+    assert!(pages > 5 && !shown.is_empty(), "{pages} pages, {shown:?}");
+    for entry in fs::read_dir(&measurements).unwrap() {
+        let path = entry.unwrap().path();
+        let experiment = path.file_stem().unwrap().to_str().unwrap();
+        assert!(shown.contains_key(experiment), "no page shows {}", path.display());
+        let file = root().join("experiments").join(experiment).with_extension("toml");
+        assert!(file.exists(), "{} is of no experiment", path.display());
     }
 }

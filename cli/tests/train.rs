@@ -344,6 +344,69 @@ fn a_trace_that_cannot_be_written_at_the_end_takes_nothing_with_it() {
     assert!(last.map(|file| file.file_name().into_string().unwrap()).any(|name| name.contains("step-400")));
 }
 
+#[test]
+fn each_step_has_a_line_with_its_loss_times_and_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let [csv, jsonl] = ["steps.csv", "steps.jsonl"].map(|name| folder.path().join(name));
+    let checkpoints = folder.path().join("checkpoints");
+    let run = |steps: &str, file: &Path, more: &[&str]| {
+        let options = [
+            "--workers",
+            "2",
+            "--data",
+            "digits",
+            "--batch",
+            "4",
+            "--lr-drops",
+            "0.5",
+            "--json",
+            "--steps",
+            steps,
+        ];
+        let mut command = train(&[&options[..], more].concat());
+        command.arg("--metrics").arg(file).arg("--checkpoint").arg(&checkpoints).output().unwrap()
+    };
+    let summary = summary(&run("6", &jsonl, &[]));
+    let lines: Vec<Value> =
+        fs::read_to_string(&jsonl).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let sum = |field: &str| lines.iter().map(|line| line[field].as_f64().unwrap()).sum::<f64>();
+    assert_eq!(
+        lines.iter().map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>(),
+        [0, 1, 2, 3, 4, 5]
+    );
+    assert!((sum("entries") / 6.0 - summary["entries_per_step"].as_f64().unwrap()).abs() < 1e-9);
+    // The other worker may have received more.
+    assert!((1.0..=summary["bytes_received"].as_f64().unwrap()).contains(&sum("bytes_received")));
+    assert!((sum("seconds") - summary["evaluations"][1]["seconds"].as_f64().unwrap()).abs() < 1.0);
+    assert!(
+        lines.iter().all(|line| line["seconds"].as_f64() >= line["backward_seconds"].as_f64()),
+        "{lines:?}"
+    );
+    assert!(
+        (lines[5]["learning_rate"].as_f64().unwrap() / lines[0]["learning_rate"].as_f64().unwrap() - 0.1)
+            .abs()
+            < 1e-6
+    );
+
+    fs::remove_dir_all(&checkpoints).unwrap();
+    self::summary(&run("3", &csv, &[]));
+    self::summary(&run("5", &csv, &["--resume"]));
+    let text = fs::read_to_string(&csv).unwrap();
+    let first: Vec<&str> = text.lines().map(|line| line.split(',').next().unwrap()).collect();
+    assert_eq!(first, ["step", "0", "1", "2", "3", "4"]);
+    assert!(text.lines().all(|line| line.split(',').count() == 10), "{text}");
+
+    let refused = run("3", &folder.path().join("steps.txt"), &[]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("--metrics: expected the name of a file that ends with .csv or .jsonl, found"),
+        "{said}"
+    );
+    let refused = run("3", &folder.path().join("none/steps.csv"), &[]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("none/steps.csv cannot be written"), "{said}");
+}
+
 /// What a worker measured is what the planners read: a model of one's own on a network that is described.
 #[test]
 fn layer_times_are_what_the_planners_take() {

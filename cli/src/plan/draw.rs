@@ -118,18 +118,18 @@ impl<'a> Picture<'a> {
         for rank in 0..self.programs.len() {
             let (x, y) = self.point(rank, 0);
             area.draw(&PathElement::new(vec![(x, y), (right, y)], GREY.stroke_width(1)))?;
-            write(area, &rank.to_string(), (x - 14, y), HPos::Right, INK)?;
+            write(area, &rank.to_string(), (x - 14, y), HPos::Right)?;
         }
-        write(area, "rank", (LEFT - 14, TOP - 24), HPos::Right, INK)?;
+        write(area, "rank", (LEFT - 14, TOP - 24), HPos::Right)?;
         for round in 0..=self.rounds {
             let x = LEFT + round * self.column;
             area.draw(&PathElement::new(vec![(x, TOP - 8), (x, bottom + 8)], GREY.stroke_width(1)))?;
             if round > 0 {
                 let at = (x - self.column / 2, bottom + 22);
-                write(area, &round.to_string(), at, HPos::Center, INK)?;
+                write(area, &round.to_string(), at, HPos::Center)?;
             }
         }
-        write(area, "round", (LEFT - 14, bottom + 22), HPos::Right, INK)
+        write(area, "round", (LEFT - 14, bottom + 22), HPos::Right)
     }
 
     fn arrows(&self, area: &Area<'_>) -> Result<(), DrawError> {

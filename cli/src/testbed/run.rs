@@ -1,11 +1,13 @@
 //! `gleaner testbed run`: an experiment from a file.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser};
 use gleaner_runtime::report::say;
-use gleaner_testbed::experiment::{Experiment, Job, Options, Plan, Progress, Tally};
+use gleaner_testbed::experiment::{Case, Experiment, Job, Options, Plan, Progress, Tally, UNKNOWN};
+use gleaner_testbed::peers::{Kit, Missing};
 use gleaner_testbed::report::summary;
 use indicatif::{HumanDuration, ProgressBar};
 use serde_json::{Value, json};
@@ -41,6 +43,9 @@ pub struct Run {
     /// What the emulated network is called; runs at the same time need different names
     #[arg(long, default_value = "run")]
     name: String,
+    /// A Python that has PyTorch with Gloo, for experiments with the method gloo
+    #[arg(long, value_name = "FILE", default_value = "/usr/bin/python3")]
+    python: PathBuf,
     /// Print the jobs in their order, and run none
     #[arg(long)]
     dry_run: bool,
@@ -55,8 +60,13 @@ pub fn run(run: &Run) -> Result<ExitCode, String> {
     let experiment = Experiment::read(&run.file).map_err(|e| e.to_string())?;
     let program =
         std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
-    let plan = Plan::of(&experiment, &program);
-    plan.jobs.iter().try_for_each(check)?;
+    let has_peers = experiment.jobs.iter().flatten().any(Case::is_of_peer);
+    let kit = has_peers.then(|| Kit::make(&run.python, false)).transpose().map_err(|e| e.to_string())?;
+    for Missing { name, reason } in kit.iter().flat_map(Kit::missing) {
+        say(format_args!("gleaner testbed: {name} is not measured: {reason}"));
+    }
+    let plan = Plan::of(&experiment, &program, kit.as_ref());
+    plan.jobs.iter().filter(|job| job.again.is_none()).try_for_each(|job| check(job, &plan))?;
     if run.dry_run {
         report::print(&listed(&experiment, &plan)).map_err(|e| e.to_string())?;
         return Ok(ExitCode::SUCCESS);
@@ -68,7 +78,14 @@ pub fn run(run: &Run) -> Result<ExitCode, String> {
 }
 
 /// Judges a job's command line as the command itself will, before anything is started.
-fn check(job: &Job) -> Result<(), String> {
+fn check(job: &Job, plan: &Plan) -> Result<(), String> {
+    let mut job = job.clone();
+    if let Some(search) = &plan.search {
+        // Any number of the range stands for the one that will be found.
+        let number =
+            |word: &OsString| word.to_string_lossy().replace(UNKNOWN, &search.from.to_string()).into();
+        job.program = job.program.iter().map(number).collect();
+    }
     let typed =
         || job.program.iter().skip(1).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let refuse = |reason: String| {

@@ -13,6 +13,7 @@ use super::levers::{Levers, Optimizer};
 use super::settings::Settings;
 use super::target::Target;
 use super::uneven::{Balance, Uneven};
+use super::worker::metrics;
 use crate::choice::Choice;
 use crate::roles::Servers;
 use gleaner_trainer::data::Source;
@@ -142,6 +143,9 @@ pub struct TrainArgs {
     /// Write what the passes of each layer took at rank 0, as gleaner merge-plan --layers and gleaner simulate --layers take it
     #[arg(long, value_name = "FILE")]
     pub layer_times: Option<PathBuf>,
+    /// Write a line for each step as it is done, its loss, times and bytes at rank 0: as CSV or as JSON, by the name's ending
+    #[arg(long, value_name = "FILE.csv|FILE.jsonl")]
+    pub metrics: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
@@ -228,6 +232,7 @@ impl TrainArgs {
             record: self.record.clone(),
             timeline: self.timeline.clone(),
             layer_times: self.layer_times.clone(),
+            metrics: self.metrics.clone(),
         };
         self.check(&settings)?;
         settings.expect_fit()?;
@@ -303,6 +308,12 @@ impl TrainArgs {
                 self.record.is_none() || self.device == Place::Cpu,
                 "nothing beside --device cuda, with which what is selected from stays on the device",
                 self.record.as_deref().map_or(String::new(), |path| path.display().to_string()),
+            ),
+            (
+                "--metrics",
+                self.metrics.as_deref().is_none_or(metrics::is_known),
+                "the name of a file that ends with .csv or .jsonl",
+                self.metrics.as_deref().map_or(String::new(), |path| path.display().to_string()),
             ),
             ("--evaluate-every", settings.evaluate_every > 0, above_zero, "0".into()),
             ("--checkpoint-every", interval != "0", above_zero, interval),

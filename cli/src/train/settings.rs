@@ -75,6 +75,8 @@ pub struct Settings {
     pub timeline: Option<PathBuf>,
     /// Where rank 0 writes what layers took to.
     pub layer_times: Option<PathBuf>,
+    /// Where rank 0 writes what each step came to.
+    pub metrics: Option<PathBuf>,
 }
 
 impl Settings {

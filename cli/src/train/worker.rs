@@ -3,6 +3,7 @@
 mod across;
 mod clock;
 mod evaluating;
+pub(super) mod metrics;
 mod pace;
 mod place;
 
@@ -30,6 +31,7 @@ use gleaner_trainer::data::{Dataset, Order};
 use gleaner_trainer::layers::{Mode, cross_entropy};
 use gleaner_trainer::models::Model;
 use gleaner_trainer::parameters::Parameters;
+use metrics::{Metrics, Taken};
 
 /// Joins the other workers and trains; worker 0 reports the progress, and returns the result.
 pub fn worker(args: &TrainArgs, progress: impl FnMut(Progress)) -> Result<Option<Summary>, TrainError> {
@@ -96,6 +98,7 @@ struct Run<'a> {
     pacer: Pacer,
     record: Option<Record>,
     timeline: Option<Timeline>,
+    metrics: Option<Metrics>,
     first_step: u64,
     loss_curve: Vec<(u64, f64)>,
     evaluations: Vec<Evaluated>,
@@ -156,6 +159,7 @@ impl<'a> Run<'a> {
             expect_room(session, file)?;
         }
         let timeline = settings.timeline.is_some().then(|| session.timeline()).transpose()?;
+        let metrics = all_can(session, Metrics::of(settings, rank))?;
         let loss_curve = Vec::new();
         let first_step = 0;
         let run = Run {
@@ -171,6 +175,7 @@ impl<'a> Run<'a> {
             pacer,
             record,
             timeline,
+            metrics,
             first_step,
             loss_curve,
             evaluations: Vec::new(),
@@ -282,7 +287,15 @@ impl<'a> Run<'a> {
             }
             buffers.iter().try_for_each(|buffers| self.parameters.set_buffer_values(buffers))?;
         }
-        clock.end_step(started.elapsed(), &ended);
+        let took = started.elapsed();
+        clock.end_step(took, &ended);
+        if let Some(metrics) = &mut self.metrics {
+            let received = self.exchange.bytes_received();
+            metrics.write(
+                pass,
+                &Taken { seconds: took, times: clock.last(), entries: ended.entries, received },
+            )?;
+        }
         if value.is_finite() {
             self.losses = (self.losses.0 + f64::from(value), self.losses.1 + 1);
         }

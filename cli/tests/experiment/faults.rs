@@ -101,3 +101,19 @@ fn a_job_that_hangs_is_ended_at_its_limit_and_the_run_goes_on() {
     assert!((6.0..60.0).contains(&hung.seconds), "{hung:?}");
     assert_eq!(steps(measured).len(), 3);
 }
+
+/// In the case without a fault nothing is done, and reports tell the two apart.
+#[test]
+fn faults_are_an_axis_of_the_matrix() {
+    let faults = "[matrix]\nfaults = ['none', 'kill']\n[[chaos]]\nstep = 5\ndo = 'kill'\nrank = 2\ncases = { faults = 'kill' }\n";
+    let bed = Bed::new(&format!("{}{faults}", SHORT.replace("steps = 3", "steps = 2000")));
+    let (code, said) = bed.run(&[]);
+    assert!(code == 0 && said.contains("1 of them failed as the chaos"), "{said}");
+    let [none, killed] = &bed.records()[..] else { panic!("{said}") };
+    assert_eq!((&none.case["faults"], steps(none).len()), (&"none".into(), 2000));
+    assert!(
+        none.chaos.is_empty() && killed.failed_on_purpose && killed.case["faults"] == "kill",
+        "{killed:?}"
+    );
+    assert!(!killed.command.iter().any(|word| word.contains("faults")), "{killed:?}");
+}

@@ -1,7 +1,7 @@
 //! What a run measures and stores, when it ends and when it does not.
 
 use gleaner_testbed::experiment::Workload;
-use gleaner_testbed::record::{Outcome, SEED};
+use gleaner_testbed::record::{Outcome, Record, SEED};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -199,4 +199,55 @@ fn the_options_of_a_file_are_documented_options_of_the_commands() {
         let seed = text.lines().find(|line| line.starts_with("| `--seed SEED`")).unwrap();
         assert!(seed.ends_with(&format!("| {SEED} |")), "{seed}");
     }
+}
+
+/// The number that is searched for stands in the command, and a run that goes on searches no more.
+#[test]
+fn a_threshold_is_searched_for_until_updates_have_as_many_entries() {
+    let text = SHORT.replace("params = 2000", "params = 20_000\nmethod = 'topka'");
+    let bed = Bed::new(&format!(
+        "{text}[matrix]\nselector = ['top', 'threshold=?']\nseed = [1, 2]\n[search]\nfrom = 0.001\nto = 100.0\nnumber = 'entries_delivered'\nwithin = 0.1\n\
+         aim = {{ selector = 'top' }}\ntrial = {{ seed = 9 }}\n"
+    ));
+    let (code, said) = bed.run(&[]);
+    assert_eq!(code, 0, "{said}");
+    let records = bed.records();
+    let entries = |record: &Record| match &record.outcome {
+        Outcome::Done(report) => report["entries_delivered"].as_f64().unwrap(),
+        Outcome::Failed { .. } => panic!("{record:?}"),
+    };
+    let [top, _, found, other] = &records[..] else { panic!("{records:?}") };
+    assert_eq!((&found.case["selector"], found.case == other.case), (&"threshold=?".into(), false));
+    assert!((entries(found) / entries(top) - 1.0).abs() < 0.5, "{} {}", entries(found), entries(top));
+    let threshold =
+        |record: &Record| record.command.iter().find(|word| word.starts_with("threshold=")).cloned().unwrap();
+    assert!(threshold(found) == threshold(other) && !threshold(found).contains('?'));
+    let trials = fs::read_to_string(bed.out().join("search/measurements.jsonl")).unwrap();
+    assert!(trials.lines().count() > 2 && trials.lines().all(|line| line.contains("\"seed\":9")), "{trials}");
+    let (code, said) = bed.run(&["--resume"]);
+    assert!(code == 0 && said.contains("0 measurements written"), "{said}");
+
+    let bed = Bed::new(&fs::read_to_string(bed.file()).unwrap().replace("'entries_delivered'", "'nothing'"));
+    let (code, said) = bed.run(&[]);
+    assert!(
+        code != 0 && said.contains("expected a measurement that ends well and prints this number"),
+        "{said}"
+    );
+}
+
+/// What stands in the repository is read, and its command lines are judged as the commands will judge them.
+#[test]
+fn every_experiment_of_the_repository_can_be_run() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().path();
+        if file.extension().is_some_and(|extension| extension == "toml") {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+            let output = command.args(["testbed", "run", "--dry-run"]).arg(&file).output().unwrap();
+            assert!(output.status.success(), "{}: {}", file.display(), told(&output).1);
+            count += 1;
+        }
+    }
+    assert!(count > 20, "only {count} experiments were found");
 }

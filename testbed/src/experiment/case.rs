@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::options::{self, LAUNCHED, LINK, plain};
+use crate::peers::PEERS;
+
+use super::options::{self, FAULTS, LAUNCHED, LINK, plain};
 
 /// What is measured, by the names of the file: `command`, `workers`, the options, and what shapes the links.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,10 +35,10 @@ impl Case {
         self.0.get("transport").and_then(Value::as_str) == Some("quic")
     }
 
-    /// Arguments of the launcher: options of its own, and their values.
-    pub fn launched(&self) -> impl Iterator<Item = (&'static str, String)> {
+    /// Options of the launcher, and their values.
+    pub fn launched(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         let of_quic = self.is_over_quic().then_some("congestion");
-        LAUNCHED.iter().copied().chain(of_quic).filter_map(|name| Some((name, plain(self.0.get(name)?))))
+        LAUNCHED.iter().copied().chain(of_quic).filter_map(|name| Some((name, self.0.get(name)?)))
     }
 
     /// TCP's congestion control on the hosts, if it is said.
@@ -55,6 +57,11 @@ impl Case {
         self.0.get("method").map_or_else(|| "spardl".to_owned(), plain)
     }
 
+    /// Whether another library is measured.
+    pub fn is_of_peer(&self) -> bool {
+        PEERS.contains(&&*self.method())
+    }
+
     /// All but the method: what the methods of one job have in common.
     pub fn without_method(&self) -> Case {
         let mut rest = self.clone();
@@ -65,7 +72,8 @@ impl Case {
     /// The words of the command line, after `gleaner bench --json` or the like; without what the launcher has, and
     /// without the method.
     pub fn words(&self) -> Vec<String> {
-        const ELSEWHERE: &[&str] = &["command", "workers", "servers", "colocate", "method", "topology"];
+        const ELSEWHERE: &[&str] =
+            &["command", "workers", "servers", "colocate", "method", "topology", FAULTS];
         let elsewhere = |name: &str| [ELSEWHERE, LAUNCHED, LINK].iter().any(|names| names.contains(&name));
         let options = self.0.iter().filter(|(name, _)| !elsewhere(name));
         options.flat_map(|(name, value)| options::words(name, value)).collect()
@@ -95,11 +103,11 @@ pub fn product(fixed: &Case, axes: &[(String, Vec<Value>)]) -> Vec<Case> {
     })
 }
 
-/// Groups that run together: cases that differ in nothing but the method, each group where its first case stands.
+/// Groups that run together: cases that differ in nothing but the method, each group where its first case stands. A peer is alone.
 pub fn together(cases: &[Case]) -> Vec<Vec<Case>> {
     let mut groups: Vec<(Case, Vec<Case>)> = Vec::new();
     for case in cases {
-        let rest = case.without_method();
+        let rest = if case.is_of_peer() { case.clone() } else { case.without_method() };
         match groups.iter_mut().find(|(common, _)| *common == rest) {
             Some((_, group)) => group.push(case.clone()),
             None => groups.push((rest, vec![case.clone()])),
@@ -177,6 +185,8 @@ mod tests {
                 ("congestion", json!("cubic")),
                 ("transport", json!("tcp")),
                 ("sockets", json!(4)),
+                ("plain", json!(true)),
+                ("faults", json!("cut")),
                 ("lr_drops", json!("0.5,0.75")),
                 ("mask_momentum", json!(true)),
                 ("method", json!("ring")),
@@ -187,11 +197,11 @@ mod tests {
         );
         assert_eq!((case.servers(), case.hosts(), case.congestion()), ((1, false), 4, Some("cubic")));
         let launched: Vec<_> = case.launched().collect();
-        assert_eq!(launched, [("transport", "tcp".to_owned()), ("sockets", "4".to_owned())]);
+        assert_eq!(launched, [("transport", &json!("tcp")), ("sockets", &json!(4)), ("plain", &json!(true))]);
         assert_eq!(case.words(), ["--lr-drops", "0.5,0.75", "--mask-momentum", "--seed", "4"]);
         let quic = [("transport", "quic"), ("congestion", "bbr")];
         let quic = Case(quic.map(|(name, value)| (name.to_owned(), json!(value))).into());
         assert_eq!(quic.congestion(), None);
-        assert!(quic.launched().eq([("transport", "quic".to_owned()), ("congestion", "bbr".to_owned())]));
+        assert!(quic.launched().eq([("transport", &json!("quic")), ("congestion", &json!("bbr"))]));
     }
 }

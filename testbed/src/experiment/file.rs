@@ -1,5 +1,7 @@
 //! Reading an experiment's file.
 
+mod checks;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
@@ -11,10 +13,10 @@ use serde_json::Value;
 use toml::Spanned;
 
 use super::case::{self, Case, Pattern};
-use super::chaos::{self, LinkText};
+use super::chaos;
 use super::error::{ExperimentError, Problem};
-use super::options::{LINK, Workload, plain};
-use super::{Experiment, Wanted};
+use super::options::{FAULTS, LINK, Workload, plain};
+use super::{Experiment, Wanted, search};
 use crate::record::SEED;
 use crate::topology::Loss;
 use gleaner_units as units;
@@ -44,6 +46,7 @@ struct File {
     only: Vec<Spanned<Keys>>,
     #[serde(default)]
     chaos: Vec<Spanned<chaos::Entry>>,
+    search: Option<Spanned<search::Entry>>,
 }
 
 #[derive(Deserialize)]
@@ -59,7 +62,7 @@ struct Network {
 }
 
 /// A problem, and where it is.
-type Placed = (Range<usize>, Problem);
+pub(super) type Placed = (Range<usize>, Problem);
 
 /// Reads and checks it.
 pub(super) fn read(path: &Path) -> Result<Experiment, ExperimentError> {
@@ -136,7 +139,10 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
     {
         return Err((place, Problem::Hosts { workers: most, hosts }).into());
     }
-    let chaos = events(&file, fewest, &cases)?;
+    let chaos = checks::events(&file, fewest, &cases)?;
+    checks::expect_faults(&file, &axes, &chaos)?;
+    checks::expect_peers(&file, &cases, command)?;
+    let search = checks::searched(&file, &cases, command)?;
     let together = file.together.as_ref().map_or(command == Workload::Bench, |together| *together.get_ref());
     if let Some(asked) = file.together.as_ref().filter(|_| together && command != Workload::Bench) {
         return Err((
@@ -175,6 +181,7 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
         network: wanted,
         workload: command,
         jobs,
+        search,
         chaos,
         texts: vec![("experiment.toml".into(), text.to_owned())],
     })
@@ -240,7 +247,7 @@ fn axes(
     let links = if file.network.is_some() && !topology { LINK } else { &[] };
     let mut axes = Vec::new();
     for (key, value) in keys {
-        let known = command.options().chain(links.iter().copied()).chain(["workers"]);
+        let known = command.options().chain(links.iter().copied()).chain(["workers", FAULTS]);
         known_key(key, "matrix", known)?;
         let name = key.get_ref();
         let refuse = |problem| (value.span(), problem);
@@ -298,32 +305,6 @@ fn need(
     Ok(())
 }
 
-fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> {
-    let mut events = Vec::new();
-    for entry in &file.chaos {
-        let refuse = |problem| (entry.span(), problem);
-        let pattern = entry.get_ref().cases.as_ref().map(pattern).transpose()?.unwrap_or_default();
-        if !cases.iter().any(|case| pattern.fits(case)) {
-            return Err(refuse(Problem::Pattern { section: "chaos" }));
-        }
-        let fitting = cases.iter().filter(|case| pattern.fits(case)).map(Case::workers).min();
-        let event = entry.get_ref().event(pattern, fitting.unwrap_or(fewest)).map_err(refuse)?;
-        if file.network.is_none() && event.act.is_of_network() {
-            return Err(refuse(Problem::Conflict(
-                "cut, mend and reshape need an emulated network: write a [network]",
-            )));
-        }
-        if let chaos::Act::Reshape { link: LinkText { bandwidth, latency, jitter, loss }, .. } = &event.act {
-            let parts = [("bandwidth", bandwidth), ("latency", latency), ("jitter", jitter), ("loss", loss)];
-            for (key, value) in parts.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
-                check_quantity(key, value).map_err(refuse)?;
-            }
-        }
-        events.push(event);
-    }
-    Ok(events)
-}
-
 fn known_key(
     key: &Spanned<String>,
     section: &'static str,
@@ -358,7 +339,7 @@ fn list(key: &str, value: &toml::Value) -> Result<Vec<Value>, Problem> {
 }
 
 /// One value, as it is stored, if it can be one of that key.
-fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
+pub(super) fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
     let refuse = |expected| Problem::Value { key: key.to_owned(), found: value.to_string(), expected };
     let stored = match value {
         toml::Value::String(text) => text.clone().into(),
@@ -378,7 +359,9 @@ fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
         ("transport", _) => {
             plain(&stored).parse::<Preference>().map_err(refuse)?;
         }
-        ("colocate", _) => return Err(refuse("true or false")),
+        ("plain", toml::Value::Boolean(_)) | (FAULTS, toml::Value::String(_)) => {}
+        ("colocate" | "plain", _) => return Err(refuse("true or false")),
+        (FAULTS, _) => return Err(refuse("a text, such as \"none\" or \"cut\"")),
         ("method", toml::Value::String(name)) if name != "all" && !name.contains(',') => {}
         ("method", _) => {
             return Err(refuse(

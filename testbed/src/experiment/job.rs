@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::case::Case;
 use super::chaos::Event;
 use super::havoc::{Applied, Havoc};
+use super::options::{self, plain};
 use super::place::Place;
 use super::worker::{self, MARK};
 
@@ -133,14 +134,14 @@ impl Job {
         words
     }
 
-    fn told(&self) -> impl Iterator<Item = (&'static str, String)> {
+    fn told(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.cases.first().into_iter().flat_map(Case::launched)
     }
 
     fn typed_options(&self) -> Vec<String> {
         let Roles { servers, colocated, .. } = self.roles();
         let mut words: Vec<String> =
-            self.told().flat_map(|(name, value)| [format!("--{name}"), value]).collect();
+            self.told().flat_map(|(name, value)| options::words(name, value)).collect();
         if servers > 0 {
             words.extend(["--servers".to_owned(), servers.to_string()]);
             words.extend(colocated.then(|| "--colocate".to_owned()));
@@ -196,7 +197,11 @@ impl Job {
         }
         let mut job = launcher::Job::on(hosts, place.agent(), self.program.clone());
         job.env.clone_from(&self.env);
-        job.env.extend(self.told().map(|(name, value)| (format!("GLEANER_{}", name.to_uppercase()), value)));
+        let variable = |(name, value): (&str, &Value)| {
+            let value = value.as_bool().map_or_else(|| plain(value), |is| u8::from(is).to_string());
+            (format!("GLEANER_{}", name.to_uppercase()), value)
+        };
+        job.env.extend(self.told().map(variable));
         job.env.push((MARK.to_owned(), mark.to_owned()));
         job.env.push((
             HOSTS.to_owned(),

@@ -15,6 +15,7 @@ mod machine;
 mod options;
 mod place;
 mod run;
+mod search;
 mod slow;
 mod store;
 pub(crate) mod worker;
@@ -28,9 +29,10 @@ pub use error::{ExperimentError, Problem};
 pub use interrupt::Interrupt;
 pub use job::{Job, Seats};
 pub use machine::here as this_machine;
-pub use options::Workload;
+pub use options::{Workload, plain};
 pub use place::PlaceError;
 pub use run::{Options, Plan, Progress, RunError, Tally};
+pub use search::{Search, SearchError, UNKNOWN};
 pub use store::{Store, StoreError};
 
 /// An experiment, read and checked.
@@ -52,6 +54,8 @@ pub struct Experiment {
     pub workload: Workload,
     /// Jobs, each with the cases that are measured in it: they differ in the method only.
     pub jobs: Vec<Vec<Case>>,
+    /// How a value is found that is not known before.
+    pub search: Option<Search>,
     /// What goes wrong on purpose.
     pub chaos: Vec<Event>,
     /// The files that say all this, by the names under which copies are kept with what was measured.

@@ -25,7 +25,7 @@ const ALL: &[&str] = &["timeout", "seed"];
 const CHOOSING: &[&str] = &["density", "k", "values", "selector", "residual", "steps"];
 
 /// Options of their launcher.
-pub const LAUNCHED: &[&str] = &["transport", "sockets"];
+pub const LAUNCHED: &[&str] = &["transport", "sockets", "plain"];
 
 /// Of `bench` alone.
 const BENCH: &[&str] = &["params", "warmup"];
@@ -83,6 +83,12 @@ const REGRESS: &[&str] = &[
     "coordinates",
     "epochs",
 ];
+
+/// The axis of faults: which `[[chaos]]` a case has.
+pub const FAULTS: &str = "faults";
+
+/// What the axis of faults calls a case without any.
+pub const NO_FAULT: &str = "none";
 
 /// What shapes the links rather than the command.
 pub const LINK: &[&str] = &["bandwidth", "latency", "jitter", "loss", "congestion"];

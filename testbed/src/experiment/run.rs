@@ -11,9 +11,12 @@ use super::chaos::{self, Event};
 use super::interrupt::Interrupt;
 use super::job::{Ended, Job, Seats};
 use super::machine::Processors;
+use super::options::plain;
 use super::place::{AGENT, Place, PlaceError};
+use super::search::{Search, SearchError};
 use super::store::{Store, StoreError};
 use super::{Case, Experiment, Wanted, machine};
+use crate::peers::Kit;
 use crate::record::{self, Machine, Outcome, Record, Relayed, Traffic};
 
 /// Why a run ended before its jobs did.
@@ -25,6 +28,9 @@ pub enum RunError {
     /// The network.
     #[error(transparent)]
     Place(#[from] PlaceError),
+    /// A search.
+    #[error(transparent)]
+    Search(#[from] SearchError),
     /// The system.
     #[error("signals cannot be listened to: {0}")]
     System(#[from] std::io::Error),
@@ -37,6 +43,8 @@ pub struct Plan {
     pub name: String,
     /// Jobs; no two of them measure the same case.
     pub jobs: Vec<Job>,
+    /// How a value is found that stands as [`UNKNOWN`](super::search::UNKNOWN) in jobs.
+    pub search: Option<Search>,
     /// How often each is run.
     pub turns: u32,
     /// How long each may take; one that takes longer is ended, and has failed.
@@ -99,21 +107,18 @@ pub struct Tally {
 }
 
 impl Plan {
-    /// The jobs of an experiment, run by this program, which is `gleaner`.
-    pub fn of(experiment: &Experiment, program: &Path) -> Self {
-        let job = |cases: &Vec<Case>| {
-            let methods: Vec<String> = cases.iter().map(Case::method).collect();
-            let mut words: Vec<OsString> = vec![program.into()];
-            words.extend(
-                [experiment.workload.to_string(), "--json".into(), "--method".into(), methods.join(",")]
-                    .map(OsString::from),
-            );
-            words.extend(cases.first().map(Case::words).unwrap_or_default().into_iter().map(OsString::from));
-            Job { cases: cases.clone(), program: words, env: Vec::new(), seats: Seats::Workers, again: None }
+    /// The jobs of an experiment, run by this program, which is `gleaner`, and by what is there of the peers.
+    pub fn of(experiment: &Experiment, program: &Path, kit: Option<&Kit>) -> Self {
+        let again =
+            || ["gleaner", "testbed", "run", &*format!("{}.toml", experiment.name)].map(String::from).into();
+        let job = |cases: &Vec<Case>| match cases.first().filter(|case| case.is_of_peer()) {
+            Some(case) => kit.and_then(|kit| kit.all_reduce(case, again())),
+            None => Some(Job::ours(program, cases)),
         };
         Self {
             name: experiment.name.clone(),
-            jobs: experiment.jobs.iter().map(job).collect(),
+            jobs: experiment.jobs.iter().filter_map(job).collect(),
+            search: experiment.search.clone(),
             turns: experiment.turns,
             limit: experiment.limit,
             network: experiment.network.clone(),
@@ -146,17 +151,23 @@ impl Plan {
     pub fn run(
         &self,
         options: &Options,
-        on_progress: impl FnMut(&Progress) + Send,
+        mut on_progress: impl FnMut(&Progress) + Send,
     ) -> Result<Tally, RunError> {
         let store = Store::open(&options.out, &self.texts, options.resume)?;
         let interrupt = Interrupt::listen()?;
         let left = |&(turn, job): &(u32, &Job)| job.cases.iter().any(|case| !store.has(case, turn));
-        let sequence: Vec<(u32, Job)> = self
+        let mut sequence: Vec<(u32, Job)> = self
             .sequence()
             .filter(left)
             .map(|(turn, job)| (turn, job.without(|case| store.has(case, turn))))
             .collect();
-        let tally = Tally { before: store.records().len(), torn: store.was_torn(), ..Tally::default() };
+        let mut tally = Tally { before: store.records().len(), torn: store.was_torn(), ..Tally::default() };
+        if let Some(search) = &self.search {
+            tally.interrupted = search.settle(self, &mut sequence, options, &mut on_progress)?;
+            if tally.interrupted.is_some() {
+                return Ok(tally);
+            }
+        }
         if sequence.is_empty() {
             return Ok(tally);
         }
@@ -182,6 +193,16 @@ impl Plan {
 }
 
 impl Job {
+    /// The job in which this program, which is `gleaner`, measures cases that differ in the method only.
+    pub fn ours(program: &Path, cases: &[Case]) -> Self {
+        let methods: Vec<String> = cases.iter().map(Case::method).collect();
+        let command = cases.first().and_then(|case| case.0.get("command")).map(plain).unwrap_or_default();
+        let mut words: Vec<OsString> = vec![program.into()];
+        words.extend([command, "--json".into(), "--method".into(), methods.join(",")].map(OsString::from));
+        words.extend(cases.first().map(Case::words).unwrap_or_default().into_iter().map(OsString::from));
+        Job { cases: cases.to_vec(), program: words, env: Vec::new(), seats: Seats::Workers, again: None }
+    }
+
     /// The same for the cases that are not there yet. Methods that run together are named on the command line.
     fn without(&self, is_there: impl Fn(&Case) -> bool) -> Job {
         let cases: Vec<Case> = self.cases.iter().filter(|case| !is_there(case)).cloned().collect();

@@ -1,5 +1,6 @@
 //! What is there of the peers, and the files that they need: a program in C, compiled here, and scripts.
 
+use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -7,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
+
+use crate::experiment::{Case, Job, Seats, plain};
 
 const PROGRAM: &str = include_str!("allreduce.c");
 const MPIRUN: &str = include_str!("mpirun.sh");
@@ -113,24 +116,46 @@ impl Kit {
         &self.missing
     }
 
-    /// Implementations of MPI that are there, each with its program.
-    pub(super) fn mpi(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
-        self.mpi.iter().map(|name| (*name, self.program(name)))
+    /// The job that measures a case whose method is a peer, with its `params`, `steps`, `warmup` and `seed`, and what to type to measure it
+    /// again; none where the peer is not there.
+    pub fn all_reduce(&self, case: &Case, again: Vec<String>) -> Option<Job> {
+        let number = |name: &str| case.0.get(name).map(plain).unwrap_or_default();
+        let name = case.method();
+        if name == "gloo" {
+            return self.torch(case, "gloo.py", &["params", "seed"].map(|name| (name, number(name))), again);
+        }
+        let mpi = self.mpi.iter().find(|mpi| **mpi == name)?;
+        let mut program: Vec<OsString> =
+            vec![self.directory.path().join("mpirun.sh").into(), name.clone().into()];
+        program.extend([case.workers().to_string().into(), self.program(mpi).into(), name.into()]);
+        program.extend(["params", "steps", "warmup", "seed"].map(|name| number(name).into()));
+        let cases = vec![case.clone()];
+        Some(Job { cases, program, env: Vec::new(), seats: Seats::First, again: Some(again) })
     }
 
-    /// A Python and the script for it.
-    pub(super) fn gloo(&self) -> Option<(PathBuf, PathBuf)> {
-        Some((self.python.clone()?, self.directory.path().join("gloo.py")))
+    /// The job that measures an iteration of DDP, whose passes take what a file says.
+    pub(super) fn iteration(&self, case: &Case, layers: &Path, again: Vec<String>) -> Option<Job> {
+        self.torch(case, "ddp.py", &[("layers", layers.display().to_string())], again)
     }
 
-    /// The same for an iteration.
-    pub(super) fn ddp(&self) -> Option<(PathBuf, PathBuf)> {
-        Some((self.python.clone()?, self.directory.path().join("ddp.py")))
-    }
-
-    /// The script that starts either implementation of MPI.
-    pub(super) fn mpirun(&self) -> PathBuf {
-        self.directory.path().join("mpirun.sh")
+    /// A script for PyTorch, with these options and those that say how many steps there are.
+    fn torch(
+        &self,
+        case: &Case,
+        script: &str,
+        options: &[(&str, String)],
+        mut again: Vec<String>,
+    ) -> Option<Job> {
+        let python = self.python.clone()?;
+        again.extend(["--python".to_owned(), python.display().to_string()]);
+        let mut program: Vec<OsString> = vec![python.into(), self.directory.path().join(script).into()];
+        let counts = ["steps", "warmup"].map(|name| (name, case.0.get(name).map(plain).unwrap_or_default()));
+        for (option, value) in options.iter().chain(&counts) {
+            program.extend([format!("--{option}").into(), value.into()]);
+        }
+        // Gloo asks the host's name for its address; in a namespace that is another host's.
+        let env = vec![("GLOO_SOCKET_IFNAME".to_owned(), "eth0".to_owned())];
+        Some(Job { cases: vec![case.clone()], program, env, seats: Seats::Workers, again: Some(again) })
     }
 
     fn program(&self, name: &str) -> PathBuf {

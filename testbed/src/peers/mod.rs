@@ -74,6 +74,9 @@ pub struct Request {
     pub only: Vec<String>,
 }
 
+/// Other libraries whose all-reduces are measured.
+pub const PEERS: [&str; 3] = ["open-mpi", "mpich", "gloo"];
+
 /// Whom there is to measure.
 pub const NAMES: [&str; 6] = ["spardl", "ring", "open-mpi", "mpich", "gloo", "ddp"];
 
@@ -99,11 +102,11 @@ impl Request {
         let mut jobs;
         if let Some(iteration) = &self.iteration {
             jobs = of(&|method, density| self.trained(gleaner, iteration, method, density));
-            jobs.extend(kit.ddp().map(|python| self.ddp(iteration, python)));
+            jobs.extend(kit.iteration(&Case(self.case("peer", "ddp")), &iteration.layers, self.typed()));
         } else {
             jobs = of(&|method, density| self.ours(gleaner, method, density));
-            jobs.extend(kit.mpi().map(|(name, program)| self.mpi(name, kit, program)));
-            jobs.extend(kit.gloo().map(|python| self.gloo(python)));
+            let theirs = |name: &&str| kit.all_reduce(&Case(self.case("peer", name)), self.typed());
+            jobs.extend(PEERS.iter().filter_map(theirs));
         }
         jobs.retain(|job| self.only.is_empty() || job.cases.iter().any(|case| self.asks_for(case)));
         let text = json!({
@@ -115,6 +118,7 @@ impl Request {
         Plan {
             name: "peers".into(),
             jobs,
+            search: None,
             turns: self.turns,
             limit: Some(self.limit),
             network: Wanted::Uniform { hosts: self.hosts },
@@ -170,22 +174,6 @@ impl Request {
         Job { cases: vec![case], program, env, seats: Seats::Workers, again: Some(self.typed()) }
     }
 
-    fn mpi(&self, name: &str, kit: &Kit, program: PathBuf) -> Job {
-        let counts =
-            [self.params as u64, self.steps.into(), self.warmup.into(), SEED].map(|count| count.to_string());
-        let mut words: Vec<OsString> =
-            vec![kit.mpirun().into(), name.into(), self.hosts.to_string().into(), program.into()];
-        words.push(name.into());
-        words.extend(counts.map(OsString::from));
-        Job {
-            cases: vec![Case(self.case("peer", name))],
-            program: words,
-            env: Vec::new(),
-            seats: Seats::First,
-            again: Some(self.typed()),
-        }
-    }
-
     /// What asks for all of it: the peers' programs are made for a run and go with it.
     fn typed(&self) -> Vec<String> {
         let numbers = [
@@ -208,39 +196,5 @@ impl Request {
         let options = numbers.into_iter().filter(|(option, _)| is_told(option)).chain(layers).chain(only);
         let options = options.flat_map(|(option, value)| [option.to_owned(), value]);
         ["gleaner", "testbed", "peers"].map(String::from).into_iter().chain(options).collect()
-    }
-
-    fn gloo(&self, python: (PathBuf, PathBuf)) -> Job {
-        let options = [("--params", (self.params as u64).to_string()), ("--seed", SEED.to_string())];
-        self.torch("gloo", python, options)
-    }
-
-    fn ddp(&self, iteration: &Iteration, python: (PathBuf, PathBuf)) -> Job {
-        self.torch("ddp", python, [("--layers", iteration.layers.display().to_string())])
-    }
-
-    /// A script for PyTorch, with these options and those that say how many steps there are.
-    fn torch<const N: usize>(
-        &self,
-        name: &str,
-        (python, script): (PathBuf, PathBuf),
-        options: [(&str, String); N],
-    ) -> Job {
-        let mut again = self.typed();
-        again.extend(["--python".to_owned(), python.to_string_lossy().into_owned()]);
-        let mut words: Vec<OsString> = vec![python.into(), script.into()];
-        let counts = [("--steps", self.steps.to_string()), ("--warmup", self.warmup.to_string())];
-        for (option, value) in options.into_iter().chain(counts) {
-            words.extend([option.into(), value.into()]);
-        }
-        // Gloo asks the host's name for its address; in a namespace that is another host's.
-        let env = vec![("GLOO_SOCKET_IFNAME".to_owned(), "eth0".to_owned())];
-        Job {
-            cases: vec![Case(self.case("peer", name))],
-            program: words,
-            env,
-            seats: Seats::Workers,
-            again: Some(again),
-        }
     }
 }

@@ -12,6 +12,7 @@ pub mod page;
 mod plot;
 pub mod read;
 mod regression;
+pub mod results;
 mod sample;
 pub mod summary;
 mod training;

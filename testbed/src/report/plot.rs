@@ -1,7 +1,6 @@
 //! Figures as SVG.
 
 use gleaner_charts::{Axis, DrawError, Fill, Key, Line, Lines, Look, Marker, Page, Row, Rows};
-use gleaner_statistics::Spread;
 use gleaner_units::written;
 
 use super::exchange::ON_THE_INTERFACE;

@@ -15,7 +15,7 @@ use gleaner_units::{grouped, rate};
 pub type Axes = BTreeMap<String, String>;
 
 /// Axes that belong to a method rather than to what surrounds it, besides its options: they follow its name.
-const OF_THE_METHOD: [&str; 10] = [
+const OF_THE_METHOD: [&str; 12] = [
     "values",
     "selector",
     "residual",
@@ -24,6 +24,8 @@ const OF_THE_METHOD: [&str; 10] = [
     "servers",
     "colocate",
     "balance",
+    "plain",
+    "faults",
     "chaos",
     "run",
 ];
@@ -271,7 +273,7 @@ fn axes(record: &Record, object: &Map<String, Value>) -> Axes {
         axes.insert("bandwidth".into(), rate.to_string());
     }
     // When something was done to it on purpose, a measurement is not mixed with the others.
-    if !record.chaos.is_empty() {
+    if !record.chaos.is_empty() && !axes.contains_key("faults") {
         axes.entry("chaos".into()).or_insert_with(|| "yes".into());
     }
     axes

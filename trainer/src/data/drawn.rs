@@ -1,5 +1,4 @@
-//! Images of digits, drawn from a font under random turns, shears, stretches and noise. `testbed/digits.py` draws the same kind into
-//! files.
+//! Images of digits, drawn from a font under random turns, shears, stretches and noise.
 
 use std::rc::Rc;
 

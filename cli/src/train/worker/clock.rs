@@ -130,6 +130,11 @@ impl Clock {
         }
     }
 
+    /// What the last step took on this rank.
+    pub fn last(&self) -> Times {
+        self.late.back().copied().unwrap_or_default()
+    }
+
     /// The share of the time in which the trainer waited.
     pub fn waiting_share(&self) -> f64 {
         share(self.waited, self.worked)

@@ -58,6 +58,7 @@ fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
         record: None,
         timeline: None,
         layer_times: None,
+        metrics: None,
     }
 }
 

@@ -162,6 +162,91 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
     }
 }
 
+/// Faults that are an axis, and a number that is searched for.
+const MORE: &str = r#"title = "More"
+[workload]
+command = "bench"
+workers = 2
+params = 1000
+[matrix]
+faults = ["none", "slow"]
+selector = ["top", "threshold=?"]
+method = ["topka"]
+[[exclude]]
+faults = "slow"
+selector = "threshold=?"
+[[chaos]]
+step = 1
+do = "slow"
+rank = 1
+share = 0.5
+cases = { faults = "slow" }
+[search]
+from = 1e-3
+to = 10
+number = "entries_delivered"
+within = 0.1
+aim = { selector = "top" }
+trial = { seed = 9 }
+"#;
+
+#[test]
+fn faults_are_an_axis_and_a_search_is_read() {
+    let experiment = parsed(MORE);
+    let jobs: Vec<(usize, bool, Vec<String>)> = (experiment.jobs.iter())
+        .map(|job| {
+            (chaos::of_case(&experiment.chaos, &job[0]).len(), search::is_unknown(&job[0]), job[0].words())
+        })
+        .collect();
+    let words = |selector: &str| {
+        ["--params", "1000", "--seed", "1", "--selector", selector].map(str::to_owned).to_vec()
+    };
+    assert_eq!(jobs, [(0, false, words("top")), (0, true, words("threshold=?")), (1, false, words("top"))]);
+    let search = experiment.search.unwrap();
+    assert_eq!((search.from, search.to), (1e-3, 10.0));
+    for (from, to, line, words) in [
+        (
+            "\"none\", \"slow\"",
+            "\"none\", \"cut\"",
+            7,
+            "'faults' is \"cut\"; expected \"none\", or what stands in the 'cases'",
+        ),
+        ("\"none\", \"slow\"", "1", 7, "'faults' is 1; expected a text"),
+        ("params = 1000", "params = 1000\nplain = 1", 6, "'plain' is 1; expected true or false"),
+        ("\"threshold=?\"]", "\"threshold=1\"]", 10, "this [[exclude]] fits no case"),
+        ("from = 1e-3", "from = 0.0", 18, "needs 'from' above 0"),
+        ("from = 1e-3", "begin = 0.0", 0, "unknown field `begin`, expected one of `from`"),
+        ("aim = { selector", "aim = { select", 23, "'select' is not known in [search]"),
+        (
+            "[search]\nfrom = 1e-3\nto = 10\nnumber = \"entries_delivered\"\nwithin = 0.1\naim = { selector = \"top\" }\ntrial = { seed = 9 }\n",
+            "",
+            2,
+            "need each other",
+        ),
+        (
+            "method = [\"topka\"]",
+            "method = [\"topka\", \"gloo\"]",
+            2,
+            "open-mpi, mpich and gloo need command",
+        ),
+    ] {
+        assert!(MORE.contains(from), "{from}");
+        let (found, sentence) = refused(&MORE.replace(from, to));
+        assert!(sentence.contains(words), "{to}: {sentence}");
+        assert_eq!(found, line, "{to}: {sentence}");
+    }
+}
+
+#[test]
+fn a_peer_is_measured_in_a_job_of_its_own() {
+    let jobs = parsed(
+        "title = 't'\n[network]\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\nsteps = 1\nwarmup = 0\n[matrix]\nmethod = ['ring', 'gloo', 'spardl', 'mpich']\n",
+    )
+    .jobs;
+    let methods: Vec<Vec<String>> = jobs.iter().map(|job| job.iter().map(Case::method).collect()).collect();
+    assert_eq!(methods, [vec!["ring", "spardl"], vec!["gloo"], vec!["mpich"]]);
+}
+
 #[test]
 fn a_seed_that_is_said_is_kept() {
     let text = "title = 't'\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\n";
@@ -187,7 +272,12 @@ fn the_file_in_the_book_is_one_and_so_is_its_chaos() {
     let page = include_str!("../../../../docs/src/commands/testbed-run.md");
     let blocks: Vec<&str> =
         page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    let [whole, chaos] = blocks[..] else { panic!("{blocks:?}") };
+    let [whole, chaos, faults, search] = blocks[..] else { panic!("{blocks:?}") };
+    let with_faults = whole.replace("[matrix]\n", faults.split("[[chaos]]").next().unwrap());
+    let with_faults = with_faults + &faults[faults.find("[[chaos]]").unwrap()..];
+    assert_eq!(parsed(&with_faults).jobs.len(), 2 * parsed(whole).jobs.len());
+    let searched = whole.replace("density = [", "selector = ['top', 'threshold=?']\ndensity = [");
+    assert!(parsed(&format!("{searched}{search}")).search.is_some());
     let experiment = parsed(&format!("{whole}{chaos}"));
     let cases: usize = experiment.jobs.iter().map(Vec::len).sum();
     assert_eq!((cases, experiment.turns, experiment.chaos.len()), (2 * 2 * 3 * 2 - 4, 3, 2));

@@ -1,0 +1,119 @@
+//! What each step came to, as lines of a file: CSV, or JSON where its name says so.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::clock::Times;
+use crate::train::error::TrainError;
+use crate::train::exchange::Passed;
+use crate::train::settings::Settings;
+
+/// The fields of a line, in their order.
+const FIELDS: [&str; 10] = [
+    "step",
+    "loss",
+    "learning_rate",
+    "seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "select_seconds",
+    "exposed_seconds",
+    "entries",
+    "bytes_received",
+];
+
+/// Whether lines of a file with this name can be written.
+pub fn is_known(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "csv" || extension == "jsonl")
+}
+
+/// What a step took on this worker.
+pub struct Taken {
+    /// All of it, loading the batch included.
+    pub seconds: Duration,
+    /// Its parts.
+    pub times: Times,
+    /// Entries of the update.
+    pub entries: u64,
+    /// Bytes received for gradients by the end of the step, since the worker began.
+    pub received: u64,
+}
+
+/// The file, open for more lines.
+pub struct Metrics {
+    path: PathBuf,
+    file: File,
+    /// Bytes received by the end of the step before.
+    received: u64,
+}
+
+impl Metrics {
+    /// Opens the file of a run at rank 0, if it is to have one. Where a run goes on, lines follow those that are there.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn of(settings: &Settings, rank: usize) -> Result<Option<Self>, TrainError> {
+        let path = settings.metrics.as_deref().filter(|_| rank == 0);
+        path.map(|path| Self::open(path, settings.resume)).transpose()
+    }
+
+    fn open(path: &Path, appends: bool) -> Result<Self, TrainError> {
+        let refuse = |source| TrainError::Write { path: path.into(), source };
+        // A file that is opened to append cannot be cut off as well.
+        let mut options = OpenOptions::new();
+        options.create(true).write(true).append(appends).truncate(!appends);
+        let file = options.open(path).map_err(refuse)?;
+        let is_empty = file.metadata().map_err(refuse)?.len() == 0;
+        let mut metrics = Self { path: path.into(), file, received: 0 };
+        if is_empty && !metrics.is_json() {
+            metrics.line(&FIELDS.join(","))?;
+        }
+        Ok(metrics)
+    }
+
+    /// Writes the line of a step that is done, at once, so that others can follow it.
+    ///
+    /// # Errors
+    /// A full disk, and other refusals.
+    pub fn write(&mut self, Passed { step, rate, loss }: Passed, taken: &Taken) -> Result<(), TrainError> {
+        let Taken { seconds, times, entries, received } = taken;
+        let [forward, backward, select, exposed] =
+            [times.forward, times.backward, times.select, times.exposed].map(f64::from);
+        let bytes = received - self.received;
+        self.received = *received;
+        let (loss, rate, seconds) = (f64::from(loss), f64::from(rate), seconds.as_secs_f64());
+        let numbers = [
+            step as f64,
+            loss,
+            rate,
+            seconds,
+            forward,
+            backward,
+            select,
+            exposed,
+            *entries as f64,
+            bytes as f64,
+        ];
+        // CSV and JSON have no word for what is not finite that all readers take.
+        let text =
+            |number: f64, none: &str| if number.is_finite() { number.to_string() } else { none.to_owned() };
+        if self.is_json() {
+            let field = |(name, number)| format!("\"{name}\":{}", text(number, "null"));
+            let fields: Vec<String> = FIELDS.into_iter().zip(numbers).map(field).collect();
+            self.line(&format!("{{{}}}", fields.join(",")))
+        } else {
+            self.line(&numbers.map(|number| text(number, "")).join(","))
+        }
+    }
+
+    fn is_json(&self) -> bool {
+        self.path.extension().is_some_and(|extension| extension == "jsonl")
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), TrainError> {
+        let written = self.file.write_all(format!("{line}\n").as_bytes());
+        written.map_err(|source| TrainError::Write { path: self.path.clone(), source })
+    }
+}

@@ -1,0 +1,92 @@
+//! What the parts of a file need of each other: chaos, faults, peers and searches.
+
+use serde_json::Value;
+use toml::Spanned;
+
+use super::super::case::Case;
+use super::super::chaos::{self, LinkText};
+use super::super::error::Problem;
+use super::super::options::{FAULTS, NO_FAULT, Workload};
+use super::super::search;
+use super::{File, Placed, check_quantity, known_key, pattern};
+
+pub fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> {
+    let mut events = Vec::new();
+    for entry in &file.chaos {
+        let refuse = |problem| (entry.span(), problem);
+        let pattern = entry.get_ref().cases.as_ref().map(pattern).transpose()?.unwrap_or_default();
+        if !cases.iter().any(|case| pattern.fits(case)) {
+            return Err(refuse(Problem::Pattern { section: "chaos" }));
+        }
+        let fitting = cases.iter().filter(|case| pattern.fits(case)).map(Case::workers).min();
+        let event = entry.get_ref().event(pattern, fitting.unwrap_or(fewest)).map_err(refuse)?;
+        if file.network.is_none() && event.act.is_of_network() {
+            return Err(refuse(Problem::Conflict(
+                "cut, mend and reshape need an emulated network: write a [network]",
+            )));
+        }
+        if let chaos::Act::Reshape { link: LinkText { bandwidth, latency, jitter, loss }, .. } = &event.act {
+            let parts = [("bandwidth", bandwidth), ("latency", latency), ("jitter", jitter), ("loss", loss)];
+            for (key, value) in parts.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
+                check_quantity(key, value).map_err(refuse)?;
+            }
+        }
+        events.push(event);
+    }
+    Ok(events)
+}
+
+/// Each value of the axis of faults needs a `[[chaos]]` whose `cases` have it.
+pub fn expect_faults(
+    file: &File,
+    axes: &[(String, Vec<Value>)],
+    chaos: &[chaos::Event],
+) -> Result<(), Placed> {
+    let faults = axes.iter().filter(|(name, _)| name == FAULTS).flat_map(|(_, values)| values);
+    let is_defined = |fault: &&Value| {
+        let has =
+            |event: &chaos::Event| event.cases.0.get(FAULTS).is_some_and(|values| values.contains(fault));
+        **fault == NO_FAULT || chaos.iter().any(has)
+    };
+    let place = file.matrix.iter().find(|(key, _)| key.get_ref() == FAULTS).map(|(_, value)| value.span());
+    match faults.into_iter().find(|fault| !is_defined(fault)) {
+        None => Ok(()),
+        Some(fault) => Err((
+            place.unwrap_or_default(),
+            Problem::Value {
+                key: FAULTS.into(),
+                found: fault.to_string(),
+                expected: "\"none\", or what stands in the 'cases' of a [[chaos]], as in cases = { faults = \"cut\" }",
+            },
+        )),
+    }
+}
+
+/// Other libraries exchange on emulated links, and have no defaults.
+pub fn expect_peers(file: &File, cases: &[Case], command: Workload) -> Result<(), Placed> {
+    let mut theirs = cases.iter().filter(|case| case.is_of_peer());
+    let lacks = |case: &Case| ["steps", "warmup"].iter().any(|name| !case.0.contains_key(*name));
+    let is_wrong = |case: &Case| command != Workload::Bench || file.network.is_none() || lacks(case);
+    if theirs.any(is_wrong) {
+        let problem = "open-mpi, mpich and gloo need command = \"bench\", a [network], 'steps' and 'warmup'";
+        return Err((file.workload.span(), Problem::Conflict(problem)));
+    }
+    Ok(())
+}
+
+pub fn searched(file: &File, cases: &[Case], command: Workload) -> Result<Option<search::Search>, Placed> {
+    let is_needed = cases.iter().any(search::is_unknown);
+    match &file.search {
+        Some(entry) if is_needed => {
+            let known = |key: &Spanned<String>| known_key(key, "search", command.options());
+            search::Entry::search(entry, known).map(Some)
+        }
+        None if !is_needed => Ok(None),
+        _ => Err((
+            file.search.as_ref().map_or(file.workload.span(), Spanned::span),
+            Problem::Conflict(
+                "a ? in an option's text and a [search] need each other, as in selector = \"threshold=?\"",
+            ),
+        )),
+    }
+}

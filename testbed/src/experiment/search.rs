@@ -1,0 +1,235 @@
+//! A search for an option's value: a number is bisected until measurements with it have as much of something as another case has.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use serde::Deserialize;
+use serde_json::Value;
+use toml::Spanned;
+
+use super::case::Case;
+use super::error::Problem;
+use super::file::{Keys, Placed, scalar};
+use super::job::Job;
+use super::run::{Options, Plan, Progress, RunError};
+use super::store::Store;
+use crate::record::{Outcome, Record};
+
+/// What stands in an option's text for the number that is searched for.
+pub const UNKNOWN: &str = "?";
+
+/// Where trials are stored, in the directory of a run.
+const TRIALS: &str = "search";
+
+/// Closer than this the ends of the range are not brought.
+const NARROW: f64 = 1.02;
+
+/// How a number is searched for. What is measured has to fall as it rises.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Search {
+    /// The range.
+    pub from: f64,
+    /// Its end.
+    pub to: f64,
+    /// What is compared: a number of the command's JSON object.
+    number: String,
+    /// How far it may be from the aim, as a share of it.
+    within: f64,
+    /// What a case has instead, where it is the aim.
+    aim: BTreeMap<String, Value>,
+    /// What all trials have instead.
+    trial: BTreeMap<String, Value>,
+}
+
+/// A search without an end.
+#[derive(Debug, thiserror::Error)]
+pub enum SearchError {
+    /// The aim has no such number.
+    #[error(
+        "the search has no aim: {case} has no '{number}'{reason}; expected a measurement that ends well and prints this number"
+    )]
+    Aim {
+        /// The case.
+        case: String,
+        /// The number.
+        number: String,
+        /// Why it failed, if it did.
+        reason: String,
+    },
+    /// The range does not hold it.
+    #[error(
+        "no value from {from} to {to} brings '{number}' to {aim}; the last tried, {value}, brought {found}; expected a range that holds one, and \
+         a number that falls as the value rises"
+    )]
+    Range {
+        /// The range.
+        from: f64,
+        /// Its end.
+        to: f64,
+        /// The number.
+        number: String,
+        /// What was aimed at.
+        aim: f64,
+        /// The last value.
+        value: f64,
+        /// What came of it.
+        found: f64,
+    },
+}
+
+/// `[search]` as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Entry {
+    from: f64,
+    to: f64,
+    number: String,
+    within: f64,
+    aim: Keys,
+    #[serde(default)]
+    trial: Keys,
+}
+
+impl Entry {
+    /// The search, for cases with options of these names.
+    pub fn search(
+        entry: &Spanned<Self>,
+        known: impl Fn(&Spanned<String>) -> Result<(), Placed>,
+    ) -> Result<Search, Placed> {
+        let Self { from, to, number, within, aim, trial } = entry.get_ref();
+        if !(0.0 < *from && from < to && to.is_finite() && 0.0 < *within && *within < 1.0) {
+            let problem = Problem::Conflict(
+                "a [search] needs 'from' above 0, 'to' above it, and 'within' above 0 and below 1",
+            );
+            return Err((entry.span(), problem));
+        }
+        let values = |keys: &Keys| {
+            let one = |(key, value): (&Spanned<String>, &Spanned<toml::Value>)| {
+                known(key)?;
+                let value =
+                    scalar(key.get_ref(), value.get_ref()).map_err(|problem| (value.span(), problem))?;
+                Ok((key.get_ref().clone(), value))
+            };
+            keys.iter().map(one).collect::<Result<BTreeMap<_, _>, Placed>>()
+        };
+        let (aim, trial) = (values(aim)?, values(trial)?);
+        Ok(Search { from: *from, to: *to, number: number.clone(), within: *within, aim, trial })
+    }
+}
+
+/// Whether a number is to be found for a case.
+pub fn is_unknown(case: &Case) -> bool {
+    case.0.values().any(|value| value.as_str().is_some_and(|text| text.contains(UNKNOWN)))
+}
+
+/// The same case with a number in that place.
+fn with(case: &Case, number: f64) -> Case {
+    let fill = |value: &Value| match value.as_str() {
+        Some(text) => text.replace(UNKNOWN, &number.to_string()).into(),
+        None => value.clone(),
+    };
+    Case(case.0.iter().map(|(key, value)| (key.clone(), fill(value))).collect())
+}
+
+impl Search {
+    /// Finds the numbers that jobs lack, and puts them into their commands; gives the exit code of a signal that ended it early.
+    pub(super) fn settle(
+        &self,
+        plan: &Plan,
+        sequence: &mut [(u32, Job)],
+        options: &Options,
+        on_progress: &mut (dyn FnMut(&Progress) + Send),
+    ) -> Result<Option<u8>, RunError> {
+        // Cases that differ in what trials have of their own, such as the seed, share one.
+        let mut found: Vec<(Case, f64)> = Vec::new();
+        for (_, job) in sequence {
+            let Some(case) = job.cases.first().filter(|case| is_unknown(case)) else { continue };
+            let trial = self.instead(case, &self.trial);
+            let program = job.program.first().cloned().unwrap_or_default();
+            let known = found.iter().find(|(other, _)| *other == trial).map(|(_, number)| *number);
+            let number = match known {
+                Some(number) => number,
+                None => match self.bisect(plan, &program, &trial, options, on_progress)? {
+                    Ok(number) => number,
+                    Err(code) => return Ok(Some(code)),
+                },
+            };
+            found.push((trial, number));
+            for word in &mut job.program {
+                if let Some(text) = word.to_str().filter(|text| text.contains(UNKNOWN)) {
+                    *word = text.replace(UNKNOWN, &number.to_string()).into();
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn instead(&self, case: &Case, values: &BTreeMap<String, Value>) -> Case {
+        let mut case = case.clone();
+        case.0.extend(values.clone());
+        case
+    }
+
+    /// The number for a trial's case, or the exit code of a signal.
+    fn bisect(
+        &self,
+        plan: &Plan,
+        program: &OsString,
+        trial: &Case,
+        options: &Options,
+        on_progress: &mut (dyn FnMut(&Progress) + Send),
+    ) -> Result<Result<f64, u8>, RunError> {
+        let mut measure = |case: &Case| -> Result<Result<Option<Record>, u8>, RunError> {
+            let job = Job::ours(program.as_ref(), std::slice::from_ref(case));
+            let one = Plan { jobs: vec![job], turns: 1, chaos: Vec::new(), search: None, ..plan.clone() };
+            let out = options.out.join(TRIALS);
+            let options = Options { out: out.clone(), resume: true, ..options.clone() };
+            if let Some(code) = one.run(&options, &mut *on_progress)?.interrupted {
+                return Ok(Err(code));
+            }
+            let is_it = |record: &Record| record.case == case.0;
+            Ok(Ok(Store::read(&out)?.into_iter().find(is_it)))
+        };
+        let number = |record: &Record| match &record.outcome {
+            Outcome::Done(report) => report.get(&self.number)?.as_f64(),
+            Outcome::Failed { .. } => None,
+        };
+        let of_aim = self.instead(trial, &self.aim);
+        let record = match measure(&of_aim)? {
+            Ok(record) => record,
+            Err(code) => return Ok(Err(code)),
+        };
+        let Some(aim) = record.as_ref().and_then(number) else {
+            let reason = match record.map(|record| record.outcome) {
+                Some(Outcome::Failed { reason, .. }) => format!(": {reason}"),
+                _ => String::new(),
+            };
+            return Err(
+                SearchError::Aim { case: of_aim.method(), number: self.number.clone(), reason }.into()
+            );
+        };
+        let (mut low, mut high) = (self.from, self.to);
+        loop {
+            // Four digits, so that what is tried is what is written.
+            let value = rounded((low * high).sqrt());
+            let record = match measure(&with(trial, value))? {
+                Ok(record) => record,
+                Err(code) => return Ok(Err(code)),
+            };
+            // A training that diverged had a value that let too little through.
+            let found = record.as_ref().and_then(number).unwrap_or(0.0);
+            if (found / aim - 1.0).abs() < self.within {
+                return Ok(Ok(value));
+            }
+            if high / low < NARROW {
+                let Self { from, to, number, .. } = self.clone();
+                return Err(SearchError::Range { from, to, number, aim, value, found }.into());
+            }
+            (low, high) = if found > aim { (value, high) } else { (low, value) };
+        }
+    }
+}
+
+fn rounded(number: f64) -> f64 {
+    format!("{number:.3e}").parse().unwrap_or(number)
+}

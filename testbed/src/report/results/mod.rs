@@ -1,0 +1,197 @@
+//! Pages whose tables and pictures are generated from stored measurements.
+//!
+//! A page has blocks: a comment that says in TOML what is shown, and below it what was generated, up to the line `<!-- end -->`.
+//! [`asked`] says which numbers they show, [`Stored`] holds these, and [`filled`] is the page with all blocks generated anew.
+
+mod expression;
+mod stored;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Deserialize;
+
+pub use stored::{Stamp, Stored, StoredError};
+use table::Table;
+
+/// Where measurements lie, beside the pages.
+pub const MEASUREMENTS: &str = "measurements";
+
+/// Where pictures lie, as pages name it.
+pub const PICTURES: &str = "../images";
+
+const BEGINS: &str = "<!-- measured";
+const SAID: &str = "-->";
+const ENDS: &str = "<!-- end -->";
+
+/// A page that cannot be filled.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    /// A block that says something that cannot be.
+    #[error("{page}, line {line}: {reason}")]
+    Block {
+        /// The page.
+        page: String,
+        /// From 1.
+        line: usize,
+        /// What.
+        reason: String,
+    },
+    /// Measurements of several builds on one page.
+    #[error(
+        "{page} mixes builds: {}; expected one commit for all that a page shows: measure again what is older, and store it with --from",
+        found.join(", ")
+    )]
+    Mixed {
+        /// The page.
+        page: String,
+        /// Each experiment, and its commit.
+        found: Vec<String>,
+    },
+    /// Measurements that are not there.
+    #[error(transparent)]
+    Stored(#[from] StoredError),
+}
+
+/// What a block shows.
+enum Shown {
+    Picture(Picture),
+    Table(Box<Table>),
+}
+
+/// A picture of the report.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Picture {
+    /// The experiment, by the name of its file.
+    pub experiment: String,
+    /// Its name among [the pictures](super::gallery) of the report.
+    pub picture: String,
+    /// The name of its file in the book, without `.svg`.
+    pub file: String,
+    /// What it shows, for readers who do not see it.
+    pub words: String,
+}
+
+/// A block: what stands before it, and what it shows.
+struct Block<'a> {
+    before: &'a str,
+    /// The comment, as it is written.
+    comment: &'a str,
+    line: usize,
+    shown: Shown,
+}
+
+/// The blocks of a page, and what follows the last.
+fn blocks<'a>(page: &str, text: &'a str) -> Result<(Vec<Block<'a>>, &'a str), PageError> {
+    let (mut blocks, mut rest) = (Vec::new(), text);
+    while let Some(start) = rest.find(BEGINS) {
+        let line = text[..text.len() - rest.len() + start].matches('\n').count() + 1;
+        let refuse = |reason: String| PageError::Block { page: page.to_owned(), line, reason };
+        let (before, block) = rest.split_at(start);
+        let said = block.find(SAID).map(|end| end + SAID.len());
+        let said = said.ok_or_else(|| refuse(format!("this comment has no end; expected {SAID}")))?;
+        let end =
+            block.find(ENDS).ok_or_else(|| refuse(format!("this block has no end; expected {ENDS}")))?;
+        let (comment, toml) = (&block[..said], &block[BEGINS.len()..said - SAID.len()]);
+        let table: toml::Table = toml.parse().map_err(|e: toml::de::Error| refuse(e.to_string()))?;
+        // By the key, so that what is wrong in a table is said of a table.
+        let shown = if table.contains_key("picture") {
+            table.try_into().map(Shown::Picture)
+        } else {
+            table.try_into().map(|table| Shown::Table(Box::new(table)))
+        };
+        let shown = shown.map_err(|e: toml::de::Error| refuse(e.to_string().trim().to_owned()))?;
+        blocks.push(Block { before, comment, line, shown });
+        rest = &block[end + ENDS.len()..];
+    }
+    Ok((blocks, rest))
+}
+
+/// What pages show of each experiment.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// The names of numbers.
+    pub numbers: BTreeSet<String>,
+    /// Pictures of the report.
+    pub pictures: Vec<Picture>,
+}
+
+/// Adds what a page shows of each experiment.
+///
+/// # Errors
+/// A block that cannot be read.
+pub fn asked(page: &str, text: &str, into: &mut BTreeMap<String, Asked>) -> Result<(), PageError> {
+    for Block { line, shown, .. } in blocks(page, text)?.0 {
+        let refuse = |reason| PageError::Block { page: page.to_owned(), line, reason };
+        match shown {
+            Shown::Picture(picture) => {
+                into.entry(picture.experiment.clone()).or_default().pictures.push(picture);
+            }
+            Shown::Table(table) => {
+                let numbers = table.numbers().map_err(refuse)?;
+                into.entry(table.experiment.clone()).or_default().numbers.extend(numbers);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A page with its blocks generated anew, from what is stored in a directory.
+///
+/// # Errors
+/// A block that cannot be read or has no numbers, measurements that are not stored, and a page that mixes builds.
+pub fn filled(page: &str, text: &str, measurements: &Path) -> Result<String, PageError> {
+    let (blocks, rest) = blocks(page, text)?;
+    let (mut filled, mut stamps) = (String::new(), BTreeMap::new());
+    for Block { before, comment, line, shown } in blocks {
+        let experiment = match &shown {
+            Shown::Picture(picture) => &picture.experiment,
+            Shown::Table(table) => &table.experiment,
+        };
+        let stored = Stored::read(&measurements.join(format!("{experiment}.jsonl")))?;
+        let shows = match &shown {
+            Shown::Picture(Picture { file, words, .. }) => format!("![{words}]({PICTURES}/{file}.svg)\n"),
+            Shown::Table(table) => table.markdown(&stored).map_err(|reason| PageError::Block {
+                page: page.to_owned(),
+                line,
+                reason,
+            })?,
+        };
+        filled += &format!("{before}{comment}\n\n{shows}\n{}\n\n{ENDS}", stamped(&stored.stamp));
+        stamps.insert(experiment.clone(), stored.stamp.commit);
+    }
+    let commits: BTreeSet<&Option<String>> = stamps.values().collect();
+    if commits.len() > 1 {
+        let named = |(name, commit): (&String, &Option<String>)| {
+            format!("{name} at {}", commit.as_deref().unwrap_or("no commit"))
+        };
+        return Err(PageError::Mixed { page: page.to_owned(), found: stamps.iter().map(named).collect() });
+    }
+    Ok(filled + rest)
+}
+
+/// Where numbers come from, in a line below them.
+fn stamped(stamp: &Stamp) -> String {
+    let Stamp { experiment, commit, machine, date, turns, .. } = stamp;
+    let commit =
+        match commit.as_deref().map(|commit| (commit.trim_end_matches("-dirty"), commit.ends_with("-dirty")))
+        {
+            None => "outside a checkout".to_owned(),
+            Some((commit, is_dirty)) => {
+                format!(
+                    "at commit {}{}",
+                    commit.get(..10).unwrap_or(commit),
+                    if is_dirty { " with changes" } else { "" }
+                )
+            }
+        };
+    let turns = if *turns == 1 { "one turn".to_owned() } else { format!("{turns} turns") };
+    format!(
+        "*`experiments/{experiment}.toml`, {turns}, {date} {commit}; {} cores of {}, kernel {}.*",
+        machine.cores, machine.processor, machine.kernel
+    )
+}

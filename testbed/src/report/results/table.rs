@@ -1,0 +1,253 @@
+//! A table of a page: what its rows and columns are, and their numbers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gleaner_statistics::{Spread, median};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::expression::Expression;
+use super::stored::{Row, Stored};
+use crate::experiment::plain;
+
+/// Values that a case has to have: of each key one, or one of several.
+type Pattern = BTreeMap<String, OneOrMore>;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(Value),
+    More(Vec<Value>),
+}
+
+impl OneOrMore {
+    fn has(&self, value: &Value) -> bool {
+        // As they are written: a text that a column's `each` gave may stand for a number.
+        let is = |one: &Value| plain(one) == plain(value);
+        match self {
+            Self::One(one) => is(one),
+            Self::More(several) => several.iter().any(is),
+        }
+    }
+}
+
+fn fits(pattern: &Pattern, case: &BTreeMap<String, Value>) -> bool {
+    pattern.iter().all(|(key, values)| case.get(key).is_some_and(|value| values.has(value)))
+}
+
+/// A table, as the comment above it says.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// The experiment, by the name of its file.
+    pub experiment: String,
+    /// Which of its cases; all, if nothing is said.
+    #[serde(default)]
+    cases: Pattern,
+    /// The axes whose values are the rows.
+    rows: Vec<String>,
+    /// Other words for axes and their values.
+    #[serde(default)]
+    names: BTreeMap<String, String>,
+    /// The head of the column by whose numbers rows are sorted, the smallest first.
+    sort: Option<String>,
+    columns: Vec<Column>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Column {
+    head: String,
+    /// What it shows of a measurement: an [`Expression`].
+    value: String,
+    /// Which measurements, besides those of the row.
+    #[serde(default)]
+    cases: Pattern,
+    /// A column for each of these, which stand for `{}` in the head, the value and the cases.
+    #[serde(default)]
+    each: Vec<Value>,
+    /// Divided by this of the measurement of the same turn whose case differs in this.
+    over: Option<BTreeMap<String, Value>>,
+    /// What of that measurement; the same `value`, if nothing is said.
+    over_value: Option<String>,
+    #[serde(default)]
+    show: Show,
+    /// Digits behind the point.
+    #[serde(default)]
+    digits: usize,
+    /// What follows each number.
+    #[serde(default)]
+    unit: String,
+}
+
+/// What is shown of several turns and seeds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Show {
+    #[default]
+    Median,
+    Mean,
+    Least,
+    Most,
+    /// The median, with the least and the largest.
+    Range,
+    /// The mean, and half of the largest less the smallest.
+    Spread,
+}
+
+/// What a column shows, read.
+struct Read<'a> {
+    column: &'a Column,
+    value: Expression,
+    over: Option<Expression>,
+}
+
+impl Column {
+    fn read(&self) -> Result<Read<'_>, String> {
+        let in_column = |reason| format!("column '{}': {reason}", self.head);
+        let expression = |text: &str| text.parse::<Expression>().map_err(in_column);
+        let over = self.over.as_ref().map(|_| expression(self.over_value.as_ref().unwrap_or(&self.value)));
+        Ok(Read { column: self, value: expression(&self.value)?, over: over.transpose()? })
+    }
+
+    /// A column for each value of `each`.
+    fn all(&self) -> Vec<Column> {
+        let with = |value: &Value| {
+            let text = |text: &str| text.replace("{}", &plain(value));
+            let mut column = Column { head: text(&self.head), value: text(&self.value), ..self.clone() };
+            for one in column.cases.values_mut() {
+                if let OneOrMore::One(Value::String(pattern)) = one {
+                    *pattern = text(pattern);
+                }
+            }
+            column
+        };
+        if self.each.is_empty() { vec![self.clone()] } else { self.each.iter().map(with).collect() }
+    }
+}
+
+impl Table {
+    /// The names of all numbers that it shows.
+    ///
+    /// # Errors
+    /// A column that cannot be read.
+    pub fn numbers(&self) -> Result<BTreeSet<String>, String> {
+        let mut names = BTreeSet::new();
+        for column in self.columns.iter().flat_map(Column::all) {
+            let read = column.read()?;
+            read.value.names(&mut names);
+            read.over.iter().for_each(|over| over.names(&mut names));
+        }
+        Ok(names)
+    }
+
+    /// The table in Markdown.
+    ///
+    /// # Errors
+    /// A column that cannot be read, or of which nothing was measured.
+    pub fn markdown(&self, stored: &Stored) -> Result<String, String> {
+        let columns: Vec<Column> = self.columns.iter().flat_map(Column::all).collect();
+        let columns = columns.iter().map(Column::read).collect::<Result<Vec<_>, _>>()?;
+        let rows: Vec<&Row> = stored.rows.iter().filter(|row| fits(&self.cases, &row.case)).collect();
+        let mut lines: Vec<(Vec<String>, Vec<Cell>)> = Vec::new();
+        for row in &rows {
+            let label = self.label(&row.case);
+            if lines.iter().all(|(known, _)| *known != label) {
+                let of_line: Vec<&Row> =
+                    rows.iter().copied().filter(|other| self.label(&other.case) == label).collect();
+                lines.push((label, columns.iter().map(|column| column.cell(&of_line, stored)).collect()));
+            }
+        }
+        lines.retain(|(_, cells)| cells.iter().any(|cell| !cell.text.is_empty()));
+        for (i, read) in columns.iter().enumerate() {
+            if lines.iter().all(|(_, cells)| cells[i].text.is_empty()) {
+                return Err(format!(
+                    "column '{}' has no number: expected measurements of {} that fit its cases and have what '{}' names; where a number is new, \
+                     store the measurements again with --from",
+                    read.column.head, self.experiment, read.column.value
+                ));
+            }
+        }
+        let heads: Vec<&str> = columns.iter().map(|read| &*read.column.head).collect();
+        if let Some(sort) = &self.sort {
+            let by = heads.iter().position(|head| head == sort);
+            let by = by.ok_or_else(|| format!("'sort' is {sort}; expected one of {}", heads.join(", ")))?;
+            lines.sort_by(|(_, a), (_, b)| a[by].number.total_cmp(&b[by].number));
+        }
+        let axes = self.rows.iter().map(|axis| self.named(axis));
+        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        let mut text = line(axes.chain(heads.iter().map(|head| (*head).to_owned())).collect());
+        text += &format!("|{}\n", "---|".repeat(self.rows.len() + heads.len()));
+        for (label, cells) in lines {
+            text += &line(label.into_iter().chain(cells.into_iter().map(|cell| cell.text)).collect());
+        }
+        Ok(text)
+    }
+
+    fn label(&self, case: &BTreeMap<String, Value>) -> Vec<String> {
+        let value =
+            |axis: &String| case.get(axis).map_or_else(String::new, |value| self.named(&plain(value)));
+        self.rows.iter().map(value).collect()
+    }
+
+    fn named(&self, word: &str) -> String {
+        self.names.get(word).map_or(word, |name| name).to_owned()
+    }
+}
+
+struct Cell {
+    text: String,
+    /// What rows are sorted by.
+    number: f64,
+}
+
+impl Read<'_> {
+    fn cell(&self, rows: &[&Row], stored: &Stored) -> Cell {
+        let of_cell: Vec<&Row> =
+            rows.iter().copied().filter(|row| fits(&self.column.cases, &row.case)).collect();
+        let failed = of_cell.iter().filter(|row| row.values.is_empty()).count();
+        let values: Vec<f64> = of_cell.iter().filter_map(|row| self.number(row, stored)).collect();
+        let Some(Spread { value: mean, low, high }) = Spread::mean(&values).filter(|_| failed == 0) else {
+            let text =
+                if failed > 0 { format!("{failed} of {} failed", of_cell.len()) } else { String::new() };
+            return Cell { text, number: f64::INFINITY };
+        };
+        let median = median(values);
+        let Column { digits, unit, .. } = self.column;
+        let write = |number| written(number, *digits);
+        let (number, text) = match self.column.show {
+            Show::Median => (median, write(median)),
+            Show::Mean => (mean, write(mean)),
+            Show::Least => (low, write(low)),
+            Show::Most => (high, write(high)),
+            Show::Range => (median, format!("{} ({} to {})", write(median), write(low), write(high))),
+            Show::Spread => (mean, format!("{} ± {}", write(mean), write((high - low) / 2.0))),
+        };
+        Cell { text: text + unit, number }
+    }
+
+    fn number(&self, row: &Row, stored: &Stored) -> Option<f64> {
+        let of = |row: &Row, expression: &Expression| expression.value(&|name| row.values.get(name).copied());
+        let value = of(row, &self.value)?;
+        let (Some(differs), Some(over)) = (&self.column.over, &self.over) else { return Some(value) };
+        let mut case = row.case.clone();
+        case.extend(differs.clone());
+        let other = stored.rows.iter().find(|other| other.turn == row.turn && other.case == case)?;
+        Some(value / of(other, over)?)
+    }
+}
+
+/// With so many digits behind the point, and commas between thousands.
+fn written(number: f64, digits: usize) -> String {
+    let text = format!("{:.digits$}", number.abs());
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut grouped = String::new();
+    for (i, digit) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    let is_negative = number < 0.0 && text.contains(|c: char| c.is_ascii_digit() && c != '0');
+    format!("{}{grouped}{rest}", if is_negative { "−" } else { "" })
+}
