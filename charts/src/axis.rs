@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use gleaner_units::tick;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
-use plotters::coord::types::RangedCoordf64;
 
 use crate::page::width;
 
@@ -118,6 +117,16 @@ impl Axis {
         if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) }
     }
 
+    /// About so many multiples of 1, 2 or 5 times a power of ten. Not those of plotters, which are without end where the ends of an axis are so
+    /// close that no step lies between them.
+    fn steps(&self, about: usize) -> Vec<f64> {
+        let raw = (self.to - self.from) / about.max(1) as f64;
+        let decade = 10f64.powf(raw.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * decade).find(|s| *s >= raw).unwrap_or(raw);
+        let (first, last) = ((self.from / step).ceil() as i64, (self.to / step).floor() as i64);
+        (first..=last).map(|i| i as f64 * step).collect()
+    }
+
     /// Powers of ten, or with twice and five times these where they are few.
     fn decades(&self, about: usize) -> Vec<f64> {
         let decades = || self.from.log10().floor() as i32..=self.to.log10().ceil() as i32;
@@ -146,7 +155,7 @@ impl Ranged for Axis {
         match self {
             axis if !axis.places.is_empty() => axis.places.clone(),
             axis if axis.logarithmic => axis.decades(hint.bold_points()),
-            axis => RangedCoordf64::from(axis.from..axis.to).key_points(hint.bold_points()),
+            axis => axis.steps(hint.bold_points()),
         }
     }
 
