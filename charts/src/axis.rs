@@ -12,7 +12,7 @@ use crate::page::width;
 const LOGARITHMIC: f64 = 12.0;
 
 /// How long the shortest axis with places of its own is, in pixels, and how many of them are written at the most.
-const SHORT: f64 = 390.0;
+const SHORT: f64 = 370.0;
 const MOST: usize = 12;
 
 /// An axis.

@@ -58,7 +58,7 @@ impl Lines {
         let below = if self.x.title().is_empty() { 26 } else { 50 };
         let mut chart = ChartBuilder::on(area)
             .margin_top(30)
-            .margin_right(24)
+            .margin_right(40)
             .y_label_area_size(66)
             .x_label_area_size(below)
             .build_cartesian_2d(self.x.clone(), self.y.clone())?;

@@ -105,7 +105,7 @@ impl Page {
         let (mut x, mut y) = (MARGIN, top);
         let mut places = Vec::new();
         for (_, words) in &self.legend {
-            let wide = SAMPLE + width(words) + 24;
+            let wide = SAMPLE + width(words) + 30;
             if x > MARGIN && x + wide > self.width {
                 (x, y) = (MARGIN, y + LINE);
             }

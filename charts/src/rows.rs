@@ -1,7 +1,7 @@
 //! Rows beside one axis: bars, spans of time, and marks with their spreads.
 
 use gleaner_statistics::Spread;
-use plotters::chart::ChartBuilder;
+use plotters::chart::{ChartBuilder, LabelAreaPosition};
 use plotters::element::{EmptyElement, ErrorBar, Text};
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, TRANSPARENT};
@@ -54,7 +54,7 @@ impl Rows {
     pub fn draw(&self, area: &Area<'_>) -> Result<(), DrawError> {
         let widest = |of: fn(&Row) -> &String| self.rows.iter().map(|row| width(of(row))).max().unwrap_or(0);
         let (names, values) = (widest(|row| &row.name), widest(|row| &row.value));
-        let left = if names > 0 { names + 18 } else { 8 };
+        let left = if names > 0 { names + 20 } else { 8 };
         write(area, &self.axis.title(), (left, ABOVE / 2), HPos::Left)?;
         let rows = Axis::of_rows(self.rows.len());
         let mut chart = ChartBuilder::on(area)
@@ -72,6 +72,7 @@ impl Rows {
             .light_line_style(TRANSPARENT)
             .bold_line_style(GREY)
             .axis_style(INK)
+            .set_tick_mark_size(LabelAreaPosition::Left, 0)
             .label_style(font(HPos::Left))
             .draw()?;
         let inset = (self.high / 6).max(1);

@@ -36,7 +36,7 @@ pub fn svg(report: &Report) -> Result<String, DrawError> {
     // In seconds from one second on.
     let (unit, name) = if longest < 1.0 { (1e3, "milliseconds") } else { (1.0, "seconds") };
     let rows = methods.iter().map(|summary| row(summary, unit)).collect();
-    let axis = Axis::level(&format!("time of a step in {name}"), 0.0, longest * unit);
+    let axis = Axis::level(&format!("time of a step in {name}"), 0.0, 1.03 * longest * unit);
     let rows = Rows { axis, rows, high: ROW };
     let heading = methods.first().map_or_else(String::new, |first| {
         let among = if first.workers == 1 { "worker" } else { "workers" };

@@ -189,7 +189,7 @@ impl<'a> Picture<'a> {
         let (fewest, most) = self.words;
         let words = match fewest == most {
             true => format!("{} words a message", grouped(most)),
-            false => format!("from {} words a message, thin, to {}, thick", grouped(fewest), grouped(most)),
+            false => format!("{} (thin) to {} (thick) words a message", grouped(fewest), grouped(most)),
         };
         let all = [(!self.flights.is_empty(), words), (self.programs.len() > MANY, pale)];
         all.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words).collect()

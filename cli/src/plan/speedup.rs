@@ -134,7 +134,6 @@ impl Speedup {
             (Key::Line(Look::new(number)), format!("{} parameters", grouped(row.params as u64)))
         };
         let all = || self.rows.iter().flat_map(|row| &row.speedup).copied();
-        let (least, most) = (all().fold(0.1, f64::min), all().fold(10.0, f64::max));
         let bits = |power: &u32| 10f64.powf(f64::from(*power) / f64::from(EACH));
         let x = Axis::logarithmic(
             "bandwidth of a link, in each direction",
@@ -143,7 +142,7 @@ impl Speedup {
         );
         let lines = Lines {
             x: x.written(self::bits),
-            y: Axis::logarithmic("speed-up", least, most),
+            y: Axis::fit("speed-up", all(), false),
             lines: self.rows.iter().enumerate().map(line).collect(),
             marked: Vec::new(),
         };

@@ -30,7 +30,7 @@ const MEASURES: [Measure; 4] = [
 /// What the plotting library refuses.
 pub fn svg(report: &Report) -> Result<String, DrawError> {
     let rows = &report.selectors;
-    let names = rows.iter().map(|row| width(&row.selector)).max().unwrap_or(0) + 18;
+    let names = rows.iter().map(|row| width(&row.selector)).max().unwrap_or(0) + 20;
     let (n, k) = (grouped(report.params as u64), grouped(report.k as u64));
     let s = if report.workers == 1 { "" } else { "s" };
     let page = Page {
