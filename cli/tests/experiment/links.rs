@@ -43,7 +43,7 @@ fn rates_of_the_matrix_are_those_of_the_links() {
         .replace("workers = 3", "workers = 2");
     let chaos = "[[chaos]]\nstep = 0\ndo = 'reshape'\nhost = 1\nbandwidth = '20mbit'\ncases = { bandwidth = '1gbit' }\n";
     let text = text.replace("turns = 1", "turns = 3");
-    let bed = Bed::new(&format!("{text}[network]\n[matrix]\nrate = ['100mbit', '10mbit', '1gbit']\n{chaos}"));
+    let bed = Bed::new(&format!("{text}[network]\n[matrix]\nbandwidth = ['100mbit', '10mbit', '1gbit']\n{chaos}"));
     let (code, said) = bed.run(&["--name", &named("rates")]);
     assert_eq!(code, 0, "{said}");
     // Each of two workers receives 1 MB in a ring; links carry at least two thirds of what they are set to in such bursts. A

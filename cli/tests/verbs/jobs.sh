@@ -26,7 +26,7 @@ next() {
     export GLEANER_RENDEZVOUS=10.79.0.1:$port GLEANER_JOB=$port
 }
 # In one group: how many else depends on what the machine's time is like, and what is selected on that.
-options='--data synthetic --model mlp --batch 4 --merge single'
+options='--data digits --model mlp --batch 4 --merge single'
 train() {
     gleaner train $options --steps "$1" --evaluate-every "$1" --method "$2" --json
 }

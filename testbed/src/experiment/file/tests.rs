@@ -261,7 +261,7 @@ fn a_seed_that_is_said_is_kept() {
 fn without_a_network_nothing_can_be_done_to_it() {
     let text = "title = 't'\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\n";
     assert_eq!(parsed(text).jobs.len(), 1);
-    for more in ["[[chaos]]\nat = '1s'\ndo = 'cut'\nhost = 1\n", "[matrix]\nrate = ['1gbit']\n"] {
+    for more in ["[[chaos]]\nat = '1s'\ndo = 'cut'\nhost = 1\n", "[matrix]\nbandwidth = ['1gbit']\n"] {
         let (line, _) = refused(&format!("{text}{more}"));
         assert!(line > 5, "{more}");
     }
