@@ -51,7 +51,7 @@ fn compare(seed: u64, instances: usize) -> Done {
             println!("\n{family:?}, selection {words}");
             println!("{:14} {:>8} {:>10} {:>10} {:>10}", "strategy", "optimal", "mean", "95%", "most");
             for strategy in STRATEGIES.iter().map(|strategy| strategy()) {
-                let mut chance = Chance(seed);
+                let mut chance = Chance::new(seed);
                 let mut worse = Vec::new();
                 for _ in 0..instances {
                     let layers = 2 + chance.below(59);
@@ -89,7 +89,7 @@ fn time(seed: u64) -> Done {
     for family in FAMILIES {
         for (place, words) in PLACES {
             let (mut times, mut largest) = (Vec::new(), 0);
-            let mut chance = Chance(seed);
+            let mut chance = Chance::new(seed);
             for _ in 0..PASSES {
                 let (pass, costs) = instance(&mut chance, 1000, family)?;
                 let problem = Problem { pass: &pass, costs: costs.as_ref(), place };

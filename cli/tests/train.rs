@@ -374,9 +374,9 @@ fn each_step_has_a_line_with_its_loss_times_and_bytes() {
         lines.iter().map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>(),
         [0, 1, 2, 3, 4, 5]
     );
-    assert!((sum("entries") / 6.0 - summary["entries_per_step"].as_f64().unwrap()).abs() < 1e-9);
+    assert!((sum("entries_per_step") / 6.0 - summary["entries_per_step"].as_f64().unwrap()).abs() < 1e-9);
     // The other worker may have received more.
-    assert!((1.0..=summary["bytes_received"].as_f64().unwrap()).contains(&sum("bytes_received")));
+    assert!((1.0..=summary["bytes_received"].as_f64().unwrap()).contains(&sum("bytes_per_step")));
     assert!((sum("seconds") - summary["evaluations"][1]["seconds"].as_f64().unwrap()).abs() < 1.0);
     assert!(
         lines.iter().all(|line| line["seconds"].as_f64() >= line["backward_seconds"].as_f64()),

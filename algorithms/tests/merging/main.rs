@@ -59,7 +59,8 @@ fn merging_optimal_is_the_minimum() {
     let mut chance = Chance::new(SEED);
     let mut compared = 0;
     for round in 0..4000 {
-        let (family, seed) = (FAMILIES[round % FAMILIES.len()], chance.0);
+        let (family, seed) = (FAMILIES[round % FAMILIES.len()], chance.next());
+        let mut chance = Chance::new(seed);
         // Few large ones: they take long.
         let layers = if round % 100 < 5 { 11 + chance.below(4) } else { 1 + chance.below(10) };
         let (pass, costs) = instance(&mut chance, layers, family).unwrap();
@@ -87,7 +88,9 @@ fn merging_strategies_are_never_better() {
     let mut chance = Chance::new(SEED + 1);
     let mut worse = 0;
     for round in 0..3000 {
-        let (family, seed, layers) = (FAMILIES[round % FAMILIES.len()], chance.0, 1 + chance.below(60));
+        let (family, seed) = (FAMILIES[round % FAMILIES.len()], chance.next());
+        let mut chance = Chance::new(seed);
+        let layers = 1 + chance.below(60);
         let (pass, costs) = instance(&mut chance, layers, family).unwrap();
         for place in PLACES {
             let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
@@ -155,7 +158,9 @@ fn merging_frontiers_are_small() {
     let mut chance = Chance::new(SEED + 2);
     let mut largest = [0; 2];
     for _ in 0..150 {
-        let (seed, layers) = (chance.0, 1 + chance.below(60));
+        let seed = chance.next();
+        let mut chance = Chance::new(seed);
+        let layers = 1 + chance.below(60);
         let (pass, costs) = instance(&mut chance, layers, Family::Whole).unwrap();
         for (place, largest) in PLACES.into_iter().zip(&mut largest) {
             let frontiers = complete(&pass, costs.as_ref(), place);

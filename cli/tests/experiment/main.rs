@@ -132,7 +132,8 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// Workers of that rank of jobs started by this process: the launcher's own descendants with that rank.
 fn workers(of: &Child, rank: u32) -> Vec<u32> {
     let mark = format!("GLEANER_TESTBED_JOB={}-", of.id());
-    let of_rank = with_environment(&[format!("GLEANER_RANK={rank}")]);
+    let rank = [format!("GLEANER_RANK={rank}")];
+    let of_rank = with_environment(&rank);
     let is_ours =
         |worker: &Process| worker.environment().iter().any(|entry| entry.starts_with(mark.as_bytes()));
     of_rank.filter(is_ours).map(Process::number).collect()

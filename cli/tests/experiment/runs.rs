@@ -206,14 +206,14 @@ fn the_options_of_a_file_are_documented_options_of_the_commands() {
 fn a_threshold_is_searched_for_until_updates_have_as_many_entries() {
     let text = SHORT.replace("params = 2000", "params = 20_000\nmethod = 'topka'");
     let bed = Bed::new(&format!(
-        "{text}[matrix]\nselector = ['top', 'threshold=?']\nseed = [1, 2]\n[search]\nfrom = 0.001\nto = 100.0\nnumber = 'entries_delivered'\nwithin = 0.1\n\
+        "{text}[matrix]\nselector = ['top', 'threshold=?']\nseed = [1, 2]\n[search]\nfrom = 0.001\nto = 100.0\nnumber = 'entries_per_step'\nwithin = 0.1\n\
          aim = {{ selector = 'top' }}\ntrial = {{ seed = 9 }}\n"
     ));
     let (code, said) = bed.run(&[]);
     assert_eq!(code, 0, "{said}");
     let records = bed.records();
     let entries = |record: &Record| match &record.outcome {
-        Outcome::Done(report) => report["entries_delivered"].as_f64().unwrap(),
+        Outcome::Done(report) => report["entries_per_step"].as_f64().unwrap(),
         Outcome::Failed { .. } => panic!("{record:?}"),
     };
     let [top, _, found, other] = &records[..] else { panic!("{records:?}") };
@@ -227,7 +227,7 @@ fn a_threshold_is_searched_for_until_updates_have_as_many_entries() {
     let (code, said) = bed.run(&["--resume"]);
     assert!(code == 0 && said.contains("0 measurements written"), "{said}");
 
-    let bed = Bed::new(&fs::read_to_string(bed.file()).unwrap().replace("'entries_delivered'", "'nothing'"));
+    let bed = Bed::new(&fs::read_to_string(bed.file()).unwrap().replace("'entries_per_step'", "'nothing'"));
     let (code, said) = bed.run(&[]);
     assert!(
         code != 0 && said.contains("expected a measurement that ends well and prints this number"),

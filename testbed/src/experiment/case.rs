@@ -62,6 +62,13 @@ impl Case {
         PEERS.contains(&&*self.method())
     }
 
+    /// The same with other values of these options.
+    pub fn with(&self, values: &BTreeMap<String, Value>) -> Case {
+        let mut case = self.clone();
+        case.0.extend(values.clone());
+        case
+    }
+
     /// All but the method: what the methods of one job have in common.
     pub fn without_method(&self) -> Case {
         let mut rest = self.clone();

@@ -13,7 +13,7 @@ use super::job::{Ended, Job, Seats};
 use super::machine::Processors;
 use super::options::plain;
 use super::place::{AGENT, Place, PlaceError};
-use super::search::{Search, SearchError};
+use super::search::{Search, SearchError, Stopped};
 use super::store::{Store, StoreError};
 use super::{Case, Experiment, Wanted, machine};
 use crate::peers::Kit;
@@ -161,11 +161,12 @@ impl Plan {
             .filter(left)
             .map(|(turn, job)| (turn, job.without(|case| store.has(case, turn))))
             .collect();
-        let mut tally = Tally { before: store.records().len(), torn: store.was_torn(), ..Tally::default() };
+        let tally = Tally { before: store.records().len(), torn: store.was_torn(), ..Tally::default() };
         if let Some(search) = &self.search {
-            tally.interrupted = search.settle(self, &mut sequence, options, &mut on_progress)?;
-            if tally.interrupted.is_some() {
-                return Ok(tally);
+            match search.settle(self, &mut sequence, options, &mut on_progress) {
+                Ok(()) => {}
+                Err(Stopped::Signal(code)) => return Ok(Tally { interrupted: Some(code), ..tally }),
+                Err(Stopped::Failed(error)) => return Err(error),
             }
         }
         if sequence.is_empty() {

@@ -1,7 +1,7 @@
 //! A search for an option's value: a number is bisected until measurements with it have as much of something as another case has.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::OsStr;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use super::file::{Keys, Placed, scalar};
 use super::job::Job;
 use super::run::{Options, Plan, Progress, RunError};
 use super::store::Store;
-use crate::record::{Outcome, Record};
+use crate::record::Outcome;
 
 /// What stands in an option's text for the number that is searched for.
 pub const UNKNOWN: &str = "?";
@@ -123,7 +123,7 @@ pub fn is_unknown(case: &Case) -> bool {
 }
 
 /// The same case with a number in that place.
-fn with(case: &Case, number: f64) -> Case {
+fn filled(case: &Case, number: f64) -> Case {
     let fill = |value: &Value| match value.as_str() {
         Some(text) => text.replace(UNKNOWN, &number.to_string()).into(),
         None => value.clone(),
@@ -131,28 +131,66 @@ fn with(case: &Case, number: f64) -> Case {
     Case(case.0.iter().map(|(key, value)| (key.clone(), fill(value))).collect())
 }
 
+/// Why a search was left.
+#[derive(Debug)]
+pub(super) enum Stopped {
+    /// By a signal, whose exit code this is.
+    Signal(u8),
+    /// By what went wrong.
+    Failed(RunError),
+}
+
+impl From<RunError> for Stopped {
+    fn from(error: RunError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Runs trials, each a run of its own, whose measurements lie beside those of the plan.
+struct Trials<'a> {
+    plan: &'a Plan,
+    options: Options,
+    on_progress: &'a mut (dyn FnMut(&Progress) + Send),
+}
+
+impl Trials<'_> {
+    /// What came of a case, unless that was measured before.
+    fn measure(&mut self, program: &OsStr, case: &Case) -> Result<Outcome, Stopped> {
+        let jobs = vec![Job::ours(program.as_ref(), std::slice::from_ref(case))];
+        let one = Plan { jobs, turns: 1, chaos: Vec::new(), search: None, ..self.plan.clone() };
+        if let Some(code) = one.run(&self.options, &mut *self.on_progress)?.interrupted {
+            return Err(Stopped::Signal(code));
+        }
+        let found = Store::read(&self.options.out)
+            .map_err(RunError::from)?
+            .into_iter()
+            .find(|record| record.case == case.0);
+        let none = Outcome::Failed { exit_code: 1, reason: "it left no measurement".into() };
+        Ok(found.map_or(none, |record| record.outcome))
+    }
+}
+
 impl Search {
-    /// Finds the numbers that jobs lack, and puts them into their commands; gives the exit code of a signal that ended it early.
+    /// Finds the numbers that jobs lack, and puts them into their commands.
     pub(super) fn settle(
         &self,
         plan: &Plan,
         sequence: &mut [(u32, Job)],
         options: &Options,
         on_progress: &mut (dyn FnMut(&Progress) + Send),
-    ) -> Result<Option<u8>, RunError> {
+    ) -> Result<(), Stopped> {
+        let options = Options { out: options.out.join(TRIALS), resume: true, ..options.clone() };
+        let mut trials = Trials { plan, options, on_progress };
         // Cases that differ in what trials have of their own, such as the seed, share one.
         let mut found: Vec<(Case, f64)> = Vec::new();
         for (_, job) in sequence {
             let Some(case) = job.cases.first().filter(|case| is_unknown(case)) else { continue };
-            let trial = self.instead(case, &self.trial);
-            let program = job.program.first().cloned().unwrap_or_default();
-            let known = found.iter().find(|(other, _)| *other == trial).map(|(_, number)| *number);
-            let number = match known {
-                Some(number) => number,
-                None => match self.bisect(plan, &program, &trial, options, on_progress)? {
-                    Ok(number) => number,
-                    Err(code) => return Ok(Some(code)),
-                },
+            let trial = case.with(&self.trial);
+            let number = match found.iter().find(|(other, _)| *other == trial) {
+                Some((_, number)) => *number,
+                None => {
+                    self.bisect(&mut trials, job.program.first().map_or("".as_ref(), |name| name), &trial)?
+                }
             };
             found.push((trial, number));
             for word in &mut job.program {
@@ -161,69 +199,38 @@ impl Search {
                 }
             }
         }
-        Ok(None)
+        Ok(())
     }
 
-    fn instead(&self, case: &Case, values: &BTreeMap<String, Value>) -> Case {
-        let mut case = case.clone();
-        case.0.extend(values.clone());
-        case
-    }
-
-    /// The number for a trial's case, or the exit code of a signal.
-    fn bisect(
-        &self,
-        plan: &Plan,
-        program: &OsString,
-        trial: &Case,
-        options: &Options,
-        on_progress: &mut (dyn FnMut(&Progress) + Send),
-    ) -> Result<Result<f64, u8>, RunError> {
-        let mut measure = |case: &Case| -> Result<Result<Option<Record>, u8>, RunError> {
-            let job = Job::ours(program.as_ref(), std::slice::from_ref(case));
-            let one = Plan { jobs: vec![job], turns: 1, chaos: Vec::new(), search: None, ..plan.clone() };
-            let out = options.out.join(TRIALS);
-            let options = Options { out: out.clone(), resume: true, ..options.clone() };
-            if let Some(code) = one.run(&options, &mut *on_progress)?.interrupted {
-                return Ok(Err(code));
-            }
-            let is_it = |record: &Record| record.case == case.0;
-            Ok(Ok(Store::read(&out)?.into_iter().find(is_it)))
-        };
-        let number = |record: &Record| match &record.outcome {
+    /// The number for a trial's case.
+    fn bisect(&self, trials: &mut Trials<'_>, program: &OsStr, trial: &Case) -> Result<f64, Stopped> {
+        let number = |outcome: &Outcome| match outcome {
             Outcome::Done(report) => report.get(&self.number)?.as_f64(),
             Outcome::Failed { .. } => None,
         };
-        let of_aim = self.instead(trial, &self.aim);
-        let record = match measure(&of_aim)? {
-            Ok(record) => record,
-            Err(code) => return Ok(Err(code)),
-        };
-        let Some(aim) = record.as_ref().and_then(number) else {
-            let reason = match record.map(|record| record.outcome) {
-                Some(Outcome::Failed { reason, .. }) => format!(": {reason}"),
-                _ => String::new(),
+        let of_aim = trial.with(&self.aim);
+        let outcome = trials.measure(program, &of_aim)?;
+        let Some(aim) = number(&outcome) else {
+            let reason = match outcome {
+                Outcome::Failed { reason, .. } => format!(": {reason}"),
+                Outcome::Done(_) => String::new(),
             };
-            return Err(
-                SearchError::Aim { case: of_aim.method(), number: self.number.clone(), reason }.into()
-            );
+            let aim = SearchError::Aim { case: of_aim.method(), number: self.number.clone(), reason };
+            return Err(RunError::from(aim).into());
         };
         let (mut low, mut high) = (self.from, self.to);
         loop {
             // Four digits, so that what is tried is what is written.
             let value = rounded((low * high).sqrt());
-            let record = match measure(&with(trial, value))? {
-                Ok(record) => record,
-                Err(code) => return Ok(Err(code)),
-            };
             // A training that diverged had a value that let too little through.
-            let found = record.as_ref().and_then(number).unwrap_or(0.0);
+            let found = number(&trials.measure(program, &filled(trial, value))?).unwrap_or(0.0);
             if (found / aim - 1.0).abs() < self.within {
-                return Ok(Ok(value));
+                return Ok(value);
             }
             if high / low < NARROW {
                 let Self { from, to, number, .. } = self.clone();
-                return Err(SearchError::Range { from, to, number, aim, value, found }.into());
+                let range = SearchError::Range { from, to, number, aim, value, found };
+                return Err(RunError::from(range).into());
             }
             (low, high) = if found > aim { (value, high) } else { (low, value) };
         }

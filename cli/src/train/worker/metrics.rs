@@ -20,8 +20,8 @@ const FIELDS: [&str; 10] = [
     "backward_seconds",
     "select_seconds",
     "exposed_seconds",
-    "entries",
-    "bytes_received",
+    "entries_per_step",
+    "bytes_per_step",
 ];
 
 /// Whether lines of a file with this name can be written.

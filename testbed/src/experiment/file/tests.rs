@@ -184,7 +184,7 @@ cases = { faults = "slow" }
 [search]
 from = 1e-3
 to = 10
-number = "entries_delivered"
+number = "entries_per_step"
 within = 0.1
 aim = { selector = "top" }
 trial = { seed = 9 }
@@ -218,7 +218,7 @@ fn faults_are_an_axis_and_a_search_is_read() {
         ("from = 1e-3", "begin = 0.0", 0, "unknown field `begin`, expected one of `from`"),
         ("aim = { selector", "aim = { select", 23, "'select' is not known in [search]"),
         (
-            "[search]\nfrom = 1e-3\nto = 10\nnumber = \"entries_delivered\"\nwithin = 0.1\naim = { selector = \"top\" }\ntrial = { seed = 9 }\n",
+            "[search]\nfrom = 1e-3\nto = 10\nnumber = \"entries_per_step\"\nwithin = 0.1\naim = { selector = \"top\" }\ntrial = { seed = 9 }\n",
             "",
             2,
             "need each other",

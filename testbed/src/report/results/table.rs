@@ -10,29 +10,18 @@ use super::expression::Expression;
 use super::stored::{Row, Stored};
 use crate::experiment::plain;
 
-/// Values that a case has to have: of each key one, or one of several.
-type Pattern = BTreeMap<String, OneOrMore>;
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-enum OneOrMore {
-    One(Value),
-    More(Vec<Value>),
-}
-
-impl OneOrMore {
-    fn has(&self, value: &Value) -> bool {
-        // As they are written: a text that a column's `each` gave may stand for a number.
-        let is = |one: &Value| plain(one) == plain(value);
-        match self {
-            Self::One(one) => is(one),
-            Self::More(several) => several.iter().any(is),
-        }
-    }
-}
+/// Values that a case has to have: of each key one, or one of a list.
+type Pattern = BTreeMap<String, Value>;
 
 fn fits(pattern: &Pattern, case: &BTreeMap<String, Value>) -> bool {
-    pattern.iter().all(|(key, values)| case.get(key).is_some_and(|value| values.has(value)))
+    pattern.iter().all(|(key, wanted)| {
+        // As they are written: a text that a column's `each` gave may stand for a number.
+        let is = |one: &Value| case.get(key).is_some_and(|value| plain(one) == plain(value));
+        match wanted {
+            Value::Array(several) => several.iter().any(is),
+            one => is(one),
+        }
+    })
 }
 
 /// A table, as the comment above it says.
@@ -116,7 +105,7 @@ impl Column {
             let text = |text: &str| text.replace("{}", &plain(value));
             let mut column = Column { head: text(&self.head), value: text(&self.value), ..self.clone() };
             for one in column.cases.values_mut() {
-                if let OneOrMore::One(Value::String(pattern)) = one {
+                if let Value::String(pattern) = one {
                     *pattern = text(pattern);
                 }
             }
