@@ -17,7 +17,7 @@ fn settings(options: &[&str]) -> Result<Settings, TrainError> {
 #[test]
 fn defaults_follow_the_data() {
     let text = settings(&[]).unwrap();
-    assert_eq!((text.model, text.method.sparsity()), (ModelKind::Lstm, Sparsity::Density(0.01)));
+    assert_eq!((text.model, text.method.sparsity()), (ModelKind::Lstm, Sparsity::Density(0.05)));
     let images = settings(&["--data", "cifar10:x", "--k", "500"]).unwrap();
     assert_eq!((images.model, images.method.sparsity()), (ModelKind::Resnet20, Sparsity::K(500)));
 }
