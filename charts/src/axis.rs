@@ -31,6 +31,7 @@ pub struct Axis {
 impl Axis {
     /// A level axis between two values; of which the first may be the greater.
     pub fn level(name: &str, from: f64, to: f64) -> Self {
+        let (from, to) = (drawn(from), drawn(to));
         Self { name: name.into(), from, to, logarithmic: false, places: Vec::new(), label: tick }
     }
 
@@ -64,7 +65,7 @@ impl Axis {
             && !axis.logarithmic
         {
             let room = 0.08 * (most - least);
-            (axis.from, axis.to) = (least - room, most + room);
+            (axis.from, axis.to) = (drawn(least - room), drawn(most + room));
         }
         if places.len() <= MOST {
             // Where two would touch, the second is left out.
@@ -143,6 +144,12 @@ impl Axis {
     }
 }
 
+/// An end of an axis. One that is not finite would have places without end, and near the largest number there is no room beside it.
+fn drawn(end: f64) -> f64 {
+    const LARGEST: f64 = 1e290;
+    end.clamp(-LARGEST, LARGEST)
+}
+
 impl Ranged for Axis {
     type FormatOption = NoDefaultFormatting;
     type ValueType = f64;
@@ -178,6 +185,15 @@ mod tests {
 
     fn fit(values: &[f64], is_for_bars: bool) -> Axis {
         Axis::fit("", values.iter().copied(), is_for_bars)
+    }
+
+    #[test]
+    fn the_largest_numbers_have_an_axis() {
+        for values in [&[0.0, f64::MAX][..], &[f64::MAX], &[1e-12, f64::MAX], &[-f64::MAX, f64::MAX]] {
+            let axis = fit(values, true);
+            assert!(axis.from.is_finite() && axis.to.is_finite(), "{values:?}");
+            assert!(axis.key_points(BoldPoints(6)).len() < 20, "{values:?}");
+        }
     }
 
     #[test]
