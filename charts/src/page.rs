@@ -37,6 +37,9 @@ impl<E: std::error::Error + Send + Sync> From<plotters::drawing::DrawingAreaErro
     }
 }
 
+/// Draws something from a point on, so many pixels to the right.
+pub type Drawn = fn(&Area<'_>, (i32, i32), i32) -> Result<(), DrawError>;
+
 /// What a legend shows beside its words.
 #[derive(Clone, Copy)]
 pub enum Key {
@@ -47,7 +50,7 @@ pub enum Key {
     /// A marker.
     Mark(Marker),
     /// Something of the picture's own, drawn from a point on, so many pixels to the right.
-    Own(fn(&Area<'_>, (i32, i32), i32) -> Result<(), DrawError>),
+    Own(Drawn),
 }
 
 /// A picture with what stands above its panels.
