@@ -25,7 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   gleaner train
           four workers on this machine learn an earlier version of this documentation, character by character,
-          and exchange one gradient entry in a hundred
+          and exchange one gradient entry in twenty, in 4 bits
   gleaner train --method ring
           the same with every entry, to compare
   gleaner train --data cifar10:/data/cifar10 --model resnet20 --steps 20000 --lr-drops 0.5,0.75 \\
@@ -326,7 +326,7 @@ impl TrainArgs {
     }
 }
 
-/// With momentum 0.9 and a hundredth of the entries: measured for text and the perceptron. The convolutional networks begin
+/// With momentum 0.9: measured for text and the perceptron. The convolutional networks begin
 /// restlessly at this rate before their loss falls, and have not been trained for long here.
 fn default_learning_rate(model: ModelKind, optimizer: Optimizer) -> f32 {
     match model {
