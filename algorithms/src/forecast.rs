@@ -282,7 +282,7 @@ mod tests {
     }
 
     fn of(model: &Model, name: &str, workers: u32, n: usize) -> Forecast {
-        model.forecast(Method::named(name).unwrap(), workers, n).unwrap()
+        model.forecast(Method::named(name).unwrap().density(0.01), workers, n).unwrap()
     }
 
     proptest! {

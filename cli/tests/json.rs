@@ -134,7 +134,8 @@ fn the_page_lists_what_the_commands_print() {
     let train = "data = \"synthetic\"\nmodel = \"mlp\"\nbatch = 4\nevaluate_every = 1\nmethod = \"ring\"\n";
     std::fs::write(at.join("bench.toml"), bench).unwrap();
     std::fs::write(at.join("train.toml"), workload("train", train)).unwrap();
-    let networks = Command::new("unshare").args(["--net", "ip", "link", "add", "a", "type", "veth"]).output();
+    let networks =
+        Command::new("unshare").args(["--net", "ip", "link", "add", "gleaner0", "type", "veth"]).output();
     let networks = networks.is_ok_and(|made| made.status.success());
     let name = format!("json-{}", std::process::id());
 

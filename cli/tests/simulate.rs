@@ -255,7 +255,7 @@ fn auto_is_not_listed() {
 /// is ExDyna, whose steps search for thresholds: the closed form is of one that has found them.
 #[test]
 fn the_closed_form_is_near_the_simulation() {
-    let network = "--workers 8 --params 1_000_000 --latency 300us";
+    let network = "--workers 8 --params 1_000_000 --latency 300us --density 0.01";
     let steps = json(&format!("{network} --method all --bandwidth 100mbit"));
     let price = |name: &str| steps["machine"][name].as_f64().unwrap();
     let speed = [

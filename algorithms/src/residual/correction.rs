@@ -245,7 +245,9 @@ mod tests {
             prop_assert!(densities.windows(2).all(|d| d[1] <= d[0]));
             let mut stages = densities.clone();
             stages.dedup();
-            prop_assert!(stages.windows(2).all(|d| d[0] / d[1] <= TIMES * TIMES), "{:?}", stages);
+            // Eight stages reach the least target; in fewer steps some are left out.
+            let is_gradual = stages.windows(2).all(|d| d[0] / d[1] <= TIMES * TIMES);
+            prop_assert!(warm_up < 8 || is_gradual, "{:?}", stages);
             let ks = |step| correction.sparsity(Sparsity::Density(target), step, n).unwrap().k(n).unwrap();
             prop_assert!((0..warm_up + 2).all(|step| ks(step) >= ks(step + 1)));
             prop_assert_eq!(ks(warm_up), Sparsity::Density(target).k(n).unwrap());

@@ -214,6 +214,9 @@ impl<'a> Run<'a> {
     ) -> Result<Summary, TrainError> {
         let started = Instant::now();
         let mut clock = Clock::new(self.session, self.exchange.bytes_received());
+        if let Some(metrics) = &mut self.metrics {
+            metrics.begin(self.exchange.bytes_received());
+        }
         let mut reporter = Reporter::new(self, progress);
         if self.loss_curve.is_empty() {
             self.evaluate(self.first_step, &mut clock)?;

@@ -35,11 +35,12 @@ fn lasting(report: &Value) -> Vec<Value> {
 #[test]
 fn taking_turns_changes_no_update() {
     for workers in [1, 3, 4] {
-        let alone = ["spardl", "ring", "rabenseifner"]
-            .map(|method| lasting(&bench(workers, &["--json", "--method", method]).report()));
+        let alone = ["spardl", "ring", "rabenseifner"].map(|method| {
+            lasting(&bench(workers, &["--json", "--density", "0.01", "--method", method]).report())
+        });
         for order in [[0, 1, 2], [2, 0, 1], [0, 0, 1]] {
             let names = order.map(|i| alone[i][0].as_str().unwrap()).join(",");
-            let together = reports(&bench(workers, &["--json", "--method", &names]));
+            let together = reports(&bench(workers, &["--json", "--density", "0.01", "--method", &names]));
             for (report, i) in together.iter().zip(order) {
                 times_make_sense(report);
                 assert_eq!(lasting(report), alone[i], "{names} among {workers}");

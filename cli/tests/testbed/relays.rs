@@ -345,7 +345,7 @@ fn an_uplink_with_a_delay_is_crossed() {
     }
     network.down();
     network.up_with(
-        "[[group]]\nname = \"e\"\nhosts = [\"host0\"]\n[[group]]\nname = \"w\"\nhosts = [\"host1\"]\n[uplink.e]\ndelay = \"10ms\"\n",
+        "[[group]]\nname = \"e\"\nhosts = [\"host0\"]\n[[group]]\nname = \"w\"\nhosts = [\"host1\"]\n[uplink.e]\nlatency = \"10ms\"\n",
     );
     measured_once(
         || vec![network.both("echo", "trips").parse().unwrap()],

@@ -77,7 +77,7 @@ const CASES: [Case; 23] = [
     case("signs of life without a sense", 1, |_| (tag(ALIVE, 0), vec![0; 9]), "sign of life makes no sense"),
     case("why the job fails", 1, |_| (tag(ABORT, 0), LAST_WORDS.to_vec()), "it said so"),
     case("last words without a sense", 2, |_| (tag(ABORT, 0), vec![b'{'; 300]), "last words make no sense"),
-    case("goodbyes", 2, |_| (tag(BYE, 0), vec![0; 8]), "it left the job"),
+    case("goodbyes", 2, |_| (tag(BYE, 0), vec![0; 8]), "it left the job or it said goodbye twice"),
     case("goodbyes before their bags", 2, |_| (tag(BYE, 0), vec![255; 8]), "it said goodbye twice"),
     case("goodbyes without a sense", 1, |_| (tag(BYE, 0), vec![]), "its goodbye makes no sense"),
     case("notes of calls to come", 1, |_| (tag(NOTE, 3), vec![0; 1 << 10]), "not the present one"),
@@ -147,7 +147,9 @@ fn judge() {
         assert_eq!(sentences.len(), 2, "{}: {said}", case.what);
         for sentence in sentences {
             let names = sentence.starts_with(&format!("rank {} failed", case.hostile));
-            assert!(names && sentence.contains(case.said), "{}: {sentence}", case.what);
+            // Of two faults of one flood, the one that is found first is said.
+            let says = case.said.split(" or ").any(|said| sentence.contains(said));
+            assert!(names && says, "{}: {sentence}", case.what);
         }
         let above = peak(&said).saturating_sub(quiet);
         assert!(above <= MOST, "{}: the peak is {above} bytes above {quiet}", case.what);

@@ -31,7 +31,7 @@ fn layouts_and_methods_must_agree() {
             (layout(20), if rank == 1 { Method::spardl().density(0.5) } else { Method::spardl() })
         }) {
             assert!(sentence.starts_with("rank 1 failed"), "{sentence}");
-            assert!(sentence.contains("density 0.5") && sentence.contains("density 0.01"), "{sentence}");
+            assert!(sentence.contains("density 0.5") && sentence.contains("density 0.05"), "{sentence}");
         }
         for sentence in refusals(over, |rank| {
             let name = if rank == 1 { "other" } else { "a" };

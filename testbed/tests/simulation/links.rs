@@ -182,9 +182,9 @@ fn losses_cost_round_trips() {
 fn an_oversubscribed_core_is_shared() {
     let topology = |uplink: &str| {
         let group = |name: &str| {
-            format!("[[group]]\nname = '{name}'\nhosts = 2\n[uplink.{name}]\nrate = '{uplink}'\n")
+            format!("[[group]]\nname = '{name}'\nhosts = 2\n[uplink.{name}]\nbandwidth = '{uplink}'\n")
         };
-        Topology::parse(&["[link]\nrate = '1gbit'\n".into(), group("a"), group("b")].concat()).unwrap()
+        Topology::parse(&["[link]\nbandwidth = '1gbit'\n".into(), group("a"), group("b")].concat()).unwrap()
     };
     let network = |uplink: &str| Network::of_topology(&topology(uplink), Duration::ZERO, 2.0, false);
     let bytes = 125e6 / 4.0;

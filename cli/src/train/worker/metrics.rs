@@ -73,6 +73,11 @@ impl Metrics {
         Ok(metrics)
     }
 
+    /// Counts bytes from here on: what was received to measure the network is of no step.
+    pub fn begin(&mut self, received: u64) {
+        self.received = received;
+    }
+
     /// Writes the line of a step that is done, at once, so that others can follow it.
     ///
     /// # Errors

@@ -219,7 +219,7 @@ fn announced(ranking: Vec<Forecast>, bytes_per_second: f64) -> String {
 #[test]
 fn one_line_says_what_is_expected() {
     let sparse = announced(forecasts(&[("gtopk", 0.0123), ("topka", 0.02), ("ring", 0.25)]), 125e6);
-    let start = "auto takes gtopk: 12.3 ms a step expected (dense ring: 250 ms), 100 entries delivered";
+    let start = "auto takes gtopk: 12.3 ms a step expected (dense ring: 250 ms), 500 entries delivered";
     assert_eq!(sparse, format!("{start}; 1000 Mbit/s, 250 µs"));
     assert_eq!(sparse.lines().count(), 1);
     let dense = announced(forecasts(&[("ring", 0.0123), ("topka", 0.02)]), f64::INFINITY);

@@ -207,11 +207,11 @@ fn faults_are_an_axis_and_a_search_is_read() {
     for (from, to, line, words) in [
         (
             "\"none\", \"slow\"",
-            "\"none\", \"cut\"",
+            "\"none\", \"slow\", \"cut\"",
             7,
             "'faults' is \"cut\"; expected \"none\", or what stands in the 'cases'",
         ),
-        ("\"none\", \"slow\"", "1", 7, "'faults' is 1; expected a text"),
+        ("\"none\", \"slow\"", "\"none\", \"slow\", 1", 7, "'faults' is 1; expected a text"),
         ("params = 1000", "params = 1000\nplain = 1", 6, "'plain' is 1; expected true or false"),
         ("\"threshold=?\"]", "\"threshold=1\"]", 10, "this [[exclude]] fits no case"),
         ("from = 1e-3", "from = 0.0", 18, "needs 'from' above 0"),
