@@ -20,7 +20,7 @@ pub(crate) fn refused(error: impl ToString) -> Refused {
 }
 
 /// Makes the method of a name, such as "spardl", "ring" or "auto", that delivers this share of the entries, above 0 and
-/// at most 1, with exact values unless "values" is set; or with a density of 0 what trains as well as a dense method: 5% with values of 4
+/// at most 1, with exact values unless "values" is set; or with a density of 0 the default: 5% of the entries, with values of 4
 /// bits. A method that delivers every entry does not look at it. Free it with gleaner_method_free; whatever was made of
 /// it goes on.
 ///

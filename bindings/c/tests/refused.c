@@ -23,6 +23,11 @@ int main(void) {
         return 1;
     }
     gleaner_method *method = NULL;
+    if (gleaner_method_new("spardl", 0, &method) != GLEANER_OK) {
+        return 1;
+    }
+    gleaner_method_free(method);
+    method = NULL;
     expect(gleaner_method_new("spardle", 0.1, &method), GLEANER_METHOD, "spardle");
     expect(gleaner_method_new("spardl", 1.5, &method), GLEANER_METHOD, "density is 1.5");
     expect(gleaner_method_new(NULL, 0.1, &method), GLEANER_ARGUMENT, "null");

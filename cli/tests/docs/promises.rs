@@ -9,9 +9,24 @@ use super::{pages, root};
 /// What the sources call tests, with their files.
 fn tests_there_are() -> BTreeMap<String, Vec<PathBuf>> {
     let mut sources = Vec::new();
-    for package in
-        ["algorithms", "candle", "cli", "regress", "runtime", "src", "testbed", "trainer", "transport"]
-    {
+    for package in [
+        "algorithms",
+        "bindings",
+        "burn",
+        "candle",
+        "charts",
+        "cli",
+        "cuda",
+        "processes",
+        "regress",
+        "runtime",
+        "src",
+        "statistics",
+        "testbed",
+        "trainer",
+        "transport",
+        "units",
+    ] {
         collect_sources(Path::new(package), &mut sources);
     }
     let mut tests: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
