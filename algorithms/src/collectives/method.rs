@@ -44,8 +44,7 @@ impl Method {
 
 impl Method {
     /// The share of the entries that a sparse method delivers where neither density nor k is asked for. Values then have 4 bits, unless a
-    /// coding is asked for. With SGD this trains as well as a dense method, at a sixtieth of its bytes; with Adam it may not. The guide on
-    /// accuracy says where that was measured.
+    /// coding is asked for. That is a sixtieth of the bytes of a dense ring. The guide on accuracy says how trainings go with it.
     pub const DENSITY: f64 = 0.05;
 
     /// The method of this name, at the [default](Self::DENSITY) density with global residual collection. After a slash may stand a value of its first
