@@ -138,9 +138,10 @@ fn each_step_has_a_line_with_its_loss_times_and_bytes() {
         said.contains("--metrics: expected the name of a file that ends with .csv or .jsonl, found"),
         "{said}"
     );
+    fs::remove_dir_all(&checkpoints).unwrap();
     let refused = run("3", &folder.path().join("none/steps.csv"), &[]);
     let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(said.contains("none/steps.csv cannot be written"), "{said}");
+    assert!(said.contains("none/steps.csv: could not be written"), "{said}");
 }
 
 /// What a worker measured is what the planners read: a model of one's own on a network that is described.
