@@ -214,9 +214,9 @@ fn faults_are_an_axis_and_a_search_is_read() {
         ("\"none\", \"slow\"", "\"none\", \"slow\", 1", 7, "'faults' is 1; expected a text"),
         ("params = 1000", "params = 1000\nplain = 1", 6, "'plain' is 1; expected true or false"),
         ("\"threshold=?\"]", "\"threshold=1\"]", 10, "this [[exclude]] fits no case"),
-        ("from = 1e-3", "from = 0.0", 18, "needs 'from' above 0"),
+        ("from = 1e-3", "from = 0.0", 19, "needs 'from' above 0"),
         ("from = 1e-3", "begin = 0.0", 0, "unknown field `begin`, expected one of `from`"),
-        ("aim = { selector", "aim = { select", 23, "'select' is not known in [search]"),
+        ("aim = { selector", "aim = { select", 24, "'select' is not known in [search]"),
         (
             "[search]\nfrom = 1e-3\nto = 10\nnumber = \"entries_per_step\"\nwithin = 0.1\naim = { selector = \"top\" }\ntrial = { seed = 9 }\n",
             "",
@@ -282,8 +282,8 @@ fn the_file_in_the_book_is_one_and_so_is_its_chaos() {
     let cases: usize = experiment.jobs.iter().map(Vec::len).sum();
     assert_eq!((cases, experiment.turns, experiment.chaos.len()), (2 * 2 * 3 * 2 - 4, 3, 2));
     assert_eq!(experiment.network, Wanted::Uniform { hosts: 6 });
-    for option in ["clip_local", "warmup"].map(|option| format!("\n{option} = 1\n")) {
+    for option in ["clip_local", "seed"].map(|option| format!("\n{option} = 1\n")) {
         let known = parse("test", &whole.replace("\nsteps = 20\n", &option)).is_ok();
-        assert_eq!(known, option.contains("warmup"));
+        assert_eq!(known, option.contains("seed"));
     }
 }
