@@ -169,6 +169,7 @@ pub(super) fn sweep<T: Element, P: Sweep>(
 /// Sweeps whole groups of a chunk, if there is a kernel for the type, and stops before a group whose entries may not be
 /// stored. Returns how many entries it has swept: the portable code does the rest, be it a tail or the way up to the
 /// offending entry. The processor must have the instructions named, and the slices be equally long if `P` stores.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
 fn sweep_groups<T: Element, P: Sweep>(
     simd: Simd,
     residual: &mut [T],
@@ -179,7 +180,8 @@ fn sweep_groups<T: Element, P: Sweep>(
 ) -> usize {
     let Some(out) = (out as &mut dyn Any).downcast_mut::<Entries>() else { return 0 };
     // So T is f32, and these casts change nothing.
-    let (residual, source) = (bytemuck::cast_slice_mut(residual), bytemuck::cast_slice(source));
+    let residual: &mut [f32] = bytemuck::cast_slice_mut(residual);
+    let source: &[f32] = bytemuck::cast_slice(source);
     let limit = limit.low();
     match simd {
         // SAFETY: the processor has the kernel's instructions, the two slices are equally long if `P` stores, and

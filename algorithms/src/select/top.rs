@@ -49,6 +49,7 @@ pub(super) fn top_k_with<T: Element>(
 
 /// Splits whole vectors, if there is a kernel for the type; returns how many entries that were. The processor must have the
 /// instructions named, and the slices be equally long.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
 fn split_vectors<T: Element>(
     simd: Simd,
     rest: &mut Cut<T::Magnitude>,
@@ -58,10 +59,12 @@ fn split_vectors<T: Element>(
     dropped: Option<&mut Entries<T>>,
 ) -> usize {
     let [rest, kept]: [&mut dyn Any; 2] = [rest, kept];
-    let (Some(rest), Some(kept)) = (rest.downcast_mut(), kept.downcast_mut::<Entries>()) else { return 0 };
+    let (Some(rest), Some(kept)) = (rest.downcast_mut::<Cut<i32>>(), kept.downcast_mut::<Entries>()) else {
+        return 0;
+    };
     let dropped = dropped.and_then(|dropped| (dropped as &mut dyn Any).downcast_mut::<Entries>());
     // So T is f32, and this cast changes nothing.
-    let values = bytemuck::cast_slice(values);
+    let values: &[f32] = bytemuck::cast_slice(values);
     match simd {
         // SAFETY: the processor has these instructions, and the slices are equally long: the caller asserts both.
         #[cfg(target_arch = "x86_64")]
