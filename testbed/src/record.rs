@@ -34,7 +34,7 @@ pub enum Unread {
         "format {0} of measurements, but this program reads formats up to {VERSION}; use a newer gleaner"
     )]
     Newer(u64),
-    /// It is the last one and has no end: whoever wrote it was interrupted.
+    /// It is the last one and has no end: its writer was interrupted.
     #[error("it is torn: the run was interrupted while writing it")]
     Torn,
     /// It is something else.

@@ -52,6 +52,15 @@ fn refused(text: &str) -> (usize, String) {
     }
 }
 
+/// A file with one part replaced is refused at this line, in a sentence with these words.
+#[track_caller]
+fn expect_refused(text: &str, (from, to): (&str, &str), (line, words): (usize, &str)) {
+    assert!(text.contains(from), "{from}");
+    let (found, sentence) = refused(&text.replace(from, to));
+    assert!(sentence.contains(words), "{to}: {sentence}");
+    assert_eq!(found, line, "{to}: {sentence}");
+}
+
 #[test]
 fn a_file_says_which_jobs_there_are_and_in_which_order() {
     let experiment = parsed(WHOLE);
@@ -136,7 +145,6 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
         ("workers = [4, 2]", "workers = 4", 15, "expected a list"),
         ("workers = [4, 2]", "workers = [4, 4]", 15, "a list of different values"),
         ("workers = [4, 2]", "workers = []", 15, "a list of different values"),
-        ("workers = [4, 2]", "", 8, ""),
         ("\"ring\"]", "\"all\"]", 14, "expected the name of one method"),
         ("\"100mbit\"]", "\"fast\"]", 16, "'fast' is no rate"),
         ("workers = [2, 4]", "workers = 3", 18, "this [[exclude]] fits no case"),
@@ -151,14 +159,7 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
         ("bandwidth = \"10mbit\"", "", 30, "needs one of bandwidth, latency"),
         ("bandwidth = \"10mbit\"", "bandwidth = \"10\"", 30, "'10' is no rate"),
     ] {
-        assert!(WHOLE.contains(from), "{from}");
-        if words.is_empty() {
-            // Then there are as many workers as hosts.
-            continue;
-        }
-        let (found, sentence) = refused(&WHOLE.replace(from, to));
-        assert!(sentence.contains(words), "{to}: {sentence}");
-        assert_eq!(found, line, "{to}: {sentence}");
+        expect_refused(WHOLE, (from, to), (line, words));
     }
 }
 
@@ -230,10 +231,7 @@ fn faults_are_an_axis_and_a_search_is_read() {
             "open-mpi, mpich and gloo need command",
         ),
     ] {
-        assert!(MORE.contains(from), "{from}");
-        let (found, sentence) = refused(&MORE.replace(from, to));
-        assert!(sentence.contains(words), "{to}: {sentence}");
-        assert_eq!(found, line, "{to}: {sentence}");
+        expect_refused(MORE, (from, to), (line, words));
     }
 }
 
