@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Everybody sends its k largest entries to everybody, which adds them up: TopkA.
+    /// Every worker sends its k largest entries to every other, which adds them up: TopkA.
     #[derive(Clone, Debug)]
     struct Gathers {
         /// What it states of residuals.

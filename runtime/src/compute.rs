@@ -32,7 +32,7 @@ struct Threads {
     queue: Arc<Queue>,
 }
 
-/// Tasks that wait. Each wakes one thread, and nobody else.
+/// Tasks that wait. Each wakes one thread, and no other.
 #[derive(Default)]
 struct Queue {
     waiting: Mutex<Waiting>,

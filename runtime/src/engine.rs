@@ -310,7 +310,7 @@ impl Engine {
             }
             Action::Ignore(peer) => io.link(peer).ignore(),
             Action::Report(failure) => {
-                // The reader of this worker's standard error may be slow: the others are told first.
+                // The reader of this worker's standard error may be slow: the others are notified first.
                 io.flush();
                 report::failed(&failure);
             }

@@ -29,7 +29,7 @@ pub(crate) struct Exchange<T: Element> {
     is_cancellable: bool,
     /// The number of the next step, or of the one whose gradients are becoming ready.
     pub(crate) step: u64,
-    /// What comes of the step that has begun, until somebody waits for it.
+    /// The outcome of the step that has begun, until it is waited for.
     outcome: Option<Outcomes<T>>,
     /// Ends when the last step that has begun is over.
     resting: Option<mpsc::Receiver<Duration>>,

@@ -14,7 +14,7 @@ use crate::environment::ConfigError;
 use crate::layout::LayoutError;
 use crate::replica::ReplicaError;
 
-/// Why the whole job cannot go on: told to every worker, so that all name the same rank.
+/// Why the whole job cannot go on: sent to every worker, so that all name the same rank.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The rank that is to blame.

@@ -39,7 +39,7 @@ pub struct Gradients {
     session: Arc<Inner>,
     /// Where the residuals lie, if not in main memory.
     device: Option<Arc<dyn Device>>,
-    /// Tells the first group apart from all others of the session; those after it have the numbers after it.
+    /// Distinguishes the first group from all others of the session; those after it have the numbers after it.
     stream: u64,
     layout: Arc<Layout>,
     by_name: Arc<HashMap<String, usize>>,
@@ -293,7 +293,7 @@ impl Gradients {
                 let own = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
                 return Err(OutOfMemory { rank, step, own }.into());
             }
-            // No handle of these steps is given out, so nobody can cancel them.
+            // No handle of these steps is given out, so nothing can cancel them.
             Outcome::Cancelled { by } => {
                 let reason = "it cancelled a step that cannot be cancelled".into();
                 return Err(self.fail(Failure { rank: by, step: Some(step), reason }));
@@ -396,7 +396,7 @@ impl Gradients {
     }
 }
 
-/// Tells the first group of gradients apart from those that are exchanged side by side with them.
+/// Distinguishes the first group of gradients from those that are exchanged side by side with them.
 fn stream(channel: u64) -> u64 {
     channel << 16
 }

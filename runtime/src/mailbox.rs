@@ -1,4 +1,4 @@
-//! What the trainer's thread and compute threads tell the thread that owns links and steps.
+//! Messages of the trainer's thread and of compute threads to the thread that owns links and steps.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::probe::Volley;
 use crate::steps::Cause;
 use crate::tag::StepId;
 
-/// Messages that may wait. The owner of the mailbox never waits for anybody, so none waits for long.
+/// Messages that may wait. The owner of the mailbox never waits for others, so none waits for long.
 const WAITING: usize = 1024;
 
 /// One of them.

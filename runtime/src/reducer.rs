@@ -107,7 +107,7 @@ impl<T: Element> Reducer<T> {
     /// While the step before is under way, this waits until it is committed: an entry belongs to one unfinished step at a
     /// time.
     ///
-    /// The step goes on and is committed by itself, whether or not anybody waits for its handle.
+    /// The step goes on and is committed by itself, whether or not its handle is waited for.
     ///
     /// # Errors
     /// Another number of values, NaN or infinite values (the job then fails on all ranks, unless the method

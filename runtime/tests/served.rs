@@ -139,7 +139,7 @@ impl Running {
             (PART.into(), serde_json::to_string(&part).unwrap()),
             ("GLEANER_TIMEOUT".into(), "3s".into()),
         ];
-        job.output = Output::Told;
+        job.output = Output::Events;
         job.roles = roles;
         job.limit = Some(Duration::from_secs(60));
         Self { part, job: thread::spawn(move || launcher::run(job, |_| ()).unwrap()) }

@@ -12,7 +12,7 @@ use crate::bag::Entries;
 pub struct SparseValues<T: Element = f32> {
     entries: Entries<T>,
     len: usize,
-    /// All values, once somebody has asked for them.
+    /// All values, once they were asked for.
     copy: OnceLock<Arc<Vec<T>>>,
 }
 

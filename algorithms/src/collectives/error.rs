@@ -27,7 +27,7 @@ pub enum MethodError {
          name a method, or see `gleaner plan --compare` for what suits a network"
     )]
     Unresolved,
-    /// Nobody takes part.
+    /// No worker takes part.
     #[error("a job of 0 workers; expected at least one")]
     NoWorkers,
     /// Indices inside a block are 32 bits wide.

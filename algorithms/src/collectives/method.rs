@@ -286,7 +286,7 @@ impl Method {
         Ok(self.clone().selecting(sparsity))
     }
 
-    /// What becomes of a step with values that are not finite.
+    /// How a step is treated with values that are not finite.
     pub fn nonfinite(&self) -> OnNonFinite {
         self.nonfinite
     }

@@ -148,7 +148,7 @@ fn takes(problem: &Problem<'_>, table: &Table, ends: &[usize]) -> f64 {
     reached.exchanged
 }
 
-/// What becomes of groups that end behind so many layers, while removing a cut, adding one, or moving one by some layers makes the
+/// Improves groups, given as the layers behind which they end, while removing a cut, adding one, or moving one by some layers makes the
 /// iteration shorter, and it takes longer than any can; a few times through all cuts.
 fn moved(problem: &Problem<'_>, table: &Table, mut ends: Vec<usize>, floor: f64) -> Vec<usize> {
     let layers = problem.pass.layers().len();

@@ -57,7 +57,7 @@ pub enum CorrectionError {
          leave them out"
     )]
     NotASum(&'static str),
-    /// A share that its type cannot tell from all.
+    /// A share that its type rounds to all.
     #[error(
         "the momentum correction {0} is 1 as {1}, and a velocity would never decay; choose less, or a wider type"
     )]
@@ -128,7 +128,7 @@ impl Correction {
         FIRST * (target / FIRST).powf(stage / stages)
     }
 
-    /// What stands for a method's own sparsity in a step, counted from 0, with a gradient of n entries.
+    /// The sparsity in place of a method's own in a step, counted from 0, with a gradient of n entries.
     ///
     /// # Errors
     /// A sparsity that cannot be.

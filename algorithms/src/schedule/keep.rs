@@ -90,8 +90,8 @@ fn predict<T: Element>(
     smallest: T,
     (threshold, reached): (T, usize),
 ) -> Option<T> {
-    let told = kept.len() == k && smallest > T::ZERO;
-    told.then(|| select::predict_threshold(threshold, reached, smallest, k))
+    let is_known = kept.len() == k && smallest > T::ZERO;
+    is_known.then(|| select::predict_threshold(threshold, reached, smallest, k))
 }
 
 impl<T: Element> OwnTop<T> {

@@ -90,7 +90,7 @@ pub struct Arrival<'a> {
     pub round: u64,
 }
 
-/// A step that names what does not exist, or a message that nobody waits for. No checked schedule has such steps.
+/// A step that names what does not exist, or a message that no step waits for. No checked schedule has such steps.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// A peer or slots that do not exist.

@@ -188,7 +188,7 @@ impl Schedule {
         (0..).zip(first).map(quota).collect()
     }
 
-    /// Whether it leaves no entry out, but for what it rounds, and names none that nobody brings: then it does for gradients that
+    /// Whether it leaves no entry out, but for what it rounds, and names none that no worker brings: then it does for gradients that
     /// are sparse already.
     pub fn keeps_entries(&self) -> bool {
         self.steps.iter().all(|step| step.keeps_entries(&self.partition, self.lanes))

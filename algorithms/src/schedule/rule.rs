@@ -10,7 +10,7 @@ use crate::{Allotment, Block, Partition};
 pub enum Register {
     /// The same on all workers.
     Agreed(u8),
-    /// This worker's own: only for a choice that nobody else has to repeat.
+    /// This worker's own: only for a choice that no other worker has to repeat.
     Own(u8),
 }
 

@@ -177,7 +177,7 @@ impl<T: Element> Context<T> {
         self.program.schedule.lane
     }
 
-    /// The worker's own values at some positions of a block. Where somebody selects from what workers bring, their zeros are
+    /// The worker's own values at some positions of a block. Where a step selects from what workers bring, their zeros are
     /// no entries.
     fn contribution(&self, block: Block, range: Range<usize>) -> Result<Cow<'_, [T]>, DeviceError> {
         let own = self.own(block).part(range)?;

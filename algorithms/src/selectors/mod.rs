@@ -105,9 +105,9 @@ pub enum SelectorError {
 
 crate::sentence::debug_as_sentence!(SelectorError);
 
-/// Entries of a bucket where nobody says how many (SparCML, §6).
+/// Entries of a bucket where no number is given (SparCML, §6).
 const BUCKET: u32 = 512;
-/// Blocks where nobody says how many.
+/// Blocks where no number is given.
 const BLOCKS: u32 = 16;
 
 impl Selector {

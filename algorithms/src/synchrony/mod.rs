@@ -114,7 +114,7 @@ pub trait Policy: Debug + Send {
     /// is what it was before.
     fn handle(&mut self, event: Event, now: Duration) -> Result<Vec<Action>, PolicyError>;
 
-    /// For whom others wait at this moment, by rank, and who do not wait themselves; empty while nobody waits for anybody.
+    /// The workers that others wait for at this moment and that do not wait themselves, by rank; empty while no worker waits for another.
     fn awaited(&self) -> Vec<u32>;
 }
 

@@ -93,12 +93,12 @@ fn what_a_quantised_all_reduce_delivers_is_right_on_average() {
             // Rounding moves a value within one level. Besides the selections, sums are rounded in two stages at most.
             let levels = f64::from((1u32 << (coding.bits() - 1)) - 1);
             let truncated = truncated(&gradients, k, levels);
-            let mut tells = 0;
+            let mut differ = 0;
             for i in 0..n {
                 let mean = sums[i] / count;
                 let variance = (squares[i] / count - mean * mean).max(0.0);
                 let bound = bernstein(count, variance, 3.0 * most / levels);
-                tells += usize::from((truncated[i] - expected[i]).abs() > 2.0 * bound);
+                differ += usize::from((truncated[i] - expected[i]).abs() > 2.0 * bound);
                 assert!(
                     (mean - expected[i]).abs() <= bound,
                     "{method}, entry {i}: {} is selected, {mean} is delivered on average, which may differ by {bound}",
@@ -106,7 +106,7 @@ fn what_a_quantised_all_reduce_delivers_is_right_on_average() {
                 );
             }
             // Rounding towards zero would be found out.
-            assert!(tells > 0, "{method} may truncate");
+            assert!(differ > 0, "{method} may truncate");
         }
     }
 }

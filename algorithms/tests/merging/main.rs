@@ -73,10 +73,10 @@ fn merging_optimal_is_the_minimum() {
                 least_printed = least_printed.min(printed(&pass, costs.as_ref(), place, bits));
                 compared += 1;
             }
-            let told = format!("seed {seed}, {layers} layers, {family:?}, {place:?}: {solution:?}");
-            assert_eq!(solution.iteration, least, "{told}");
-            assert_eq!(evaluate(&problem, &solution.grouping).unwrap().iteration, least, "{told}");
-            assert!((solution.iteration - least_printed).abs() <= 1e-12 * least, "{told}: {least_printed}");
+            let case = format!("seed {seed}, {layers} layers, {family:?}, {place:?}: {solution:?}");
+            assert_eq!(solution.iteration, least, "{case}");
+            assert_eq!(evaluate(&problem, &solution.grouping).unwrap().iteration, least, "{case}");
+            assert!((solution.iteration - least_printed).abs() <= 1e-12 * least, "{case}: {least_printed}");
         }
     }
     assert!(compared > 1_000_000, "{compared} groupings");
@@ -97,11 +97,11 @@ fn merging_strategies_are_never_better() {
             let least = Optimal::solve(&problem).unwrap().iteration;
             for strategy in STRATEGIES.iter().map(|strategy| strategy()) {
                 let timeline = evaluate(&problem, &strategy.group(&problem).unwrap()).unwrap();
-                let told =
+                let case =
                     format!("seed {seed}, {layers} layers, {family:?}, {place:?}, {}", strategy.name());
-                assert!(timeline.iteration >= least, "{told}: {} and {least}", timeline.iteration);
+                assert!(timeline.iteration >= least, "{case}: {} and {least}", timeline.iteration);
                 let parts = pass.forward() + pass.backward() + timeline.selecting + timeline.non_overlapped;
-                assert!((timeline.iteration - parts).abs() <= 1e-12 * parts, "{told}");
+                assert!((timeline.iteration - parts).abs() <= 1e-12 * parts, "{case}");
                 worse += usize::from(timeline.iteration > least);
             }
             // Nor is any grouping that has one cut more, or one less, than the optimum's.
@@ -169,15 +169,15 @@ fn merging_frontiers_are_small() {
                 // It ends behind e layers, begins behind fewer, and up to i − e groups have followed it.
                 Placement::Beside => (1..=i).map(|e| e * (i - e + 1)).sum(),
             };
-            let told = format!("seed {seed}, {layers} layers, {place:?}");
+            let case = format!("seed {seed}, {layers} layers, {place:?}");
             for (i, frontier) in (1..).zip(&frontiers) {
-                assert!(frontier.len() <= most(i), "{told}: {} points after {i}", frontier.len());
+                assert!(frontier.len() <= most(i), "{case}: {} points after {i}", frontier.len());
                 *largest = frontier.len().max(*largest);
             }
             let solution = Optimal::solve(&Problem { pass: &pass, costs: costs.as_ref(), place }).unwrap();
             let points = frontiers.iter().map(Vec::len).max().unwrap();
-            assert!(solution.largest_frontier <= points, "{told}: {solution:?}, and {points} in all");
-            assert_eq!(solution.iteration, frontiers[layers - 1].last().unwrap().1, "{told}");
+            assert!(solution.largest_frontier <= points, "{case}: {solution:?}, and {points} in all");
+            assert_eq!(solution.iteration, frontiers[layers - 1].last().unwrap().1, "{case}");
         }
     }
     println!("largest complete frontiers: {} in the backward pass, {} beside it", largest[0], largest[1]);

@@ -88,8 +88,8 @@ impl Course {
         !self.decided && self.steps.len() >= TRANSIENT + COUNTED
     }
 
-    /// The seconds of the steps that count, on this rank: [`COUNTED`] numbers. Those of a course that is not due are of no
-    /// use to anybody.
+    /// The seconds of the steps that count, on this rank: [`COUNTED`] numbers. Those of a course that is not due are not
+    /// used.
     pub(super) fn counted(&self) -> impl Iterator<Item = f64> {
         (TRANSIENT..TRANSIENT + COUNTED).map(|i| self.steps.get(i).copied().unwrap_or(f64::INFINITY))
     }

@@ -46,7 +46,7 @@ gleaner_end() {
     done
 }
 
-# Tells whether somebody in the worker's session is stopped, and the processor time that all in it have used.
+# Prints whether a process in the worker's session is stopped, and the processor time that all in it have used.
 gleaner_look() {
     [ -n "$gleaner_setsid" ] && [ -e /proc/self/stat ] || return
     gleaner_stopped=false gleaner_time=0
@@ -107,7 +107,7 @@ set +m
 unset gleaner_secret
 [ -z "$gleaner_listener" ] || eval "exec $gleaner_listener<&-"
 
-# From here on this shell is silent: some shells tell of a killed job by quoting its commands.
+# From here on this shell is silent: some shells report a killed job by quoting its commands.
 exec >/dev/null 2>&1
 gleaner_watch <&3 3<&- &
 gleaner_watcher=$!

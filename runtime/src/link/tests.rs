@@ -226,7 +226,7 @@ fn what_waits_when_a_gradient_goes_is_still_sent() {
 #[test]
 fn who_says_goodbye_twice_or_answers_none_breaks_the_rules() {
     let mut case = case();
-    assert!(case.link.all_came().is_err(), "nobody has said goodbye");
+    assert!(case.link.all_came().is_err(), "no goodbye was sent");
     case.link.part();
     case.flush(ALL);
     assert_eq!(case.link.all_came(), Ok(()));

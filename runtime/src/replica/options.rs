@@ -52,7 +52,7 @@ pub struct Stepped {
     pub budget: Option<(u64, u64)>,
     /// Entries of the updates that came in this step and are not zero, where the updates are known.
     pub entries: u64,
-    /// Whom the worker waited for, where servers tell.
+    /// Which worker was waited for, where servers report it.
     pub awaited: Awaited,
     /// Why an update that came in this step was left out, on all ranks alike.
     pub skipped: Option<Skipped>,

@@ -8,7 +8,7 @@ use gleaner_algorithms::synchrony::Stage;
 /// Digits that a run is known by.
 const RUN: usize = 32;
 
-/// What a worker tells a server.
+/// What a worker sends to a server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ask {
     /// It begins with this step, and wants the values of all its parts.
@@ -41,7 +41,7 @@ pub(crate) struct Head {
     pub(crate) computing: Duration,
 }
 
-/// What a server tells a worker.
+/// What a server sends to a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer {
     /// It has its parts, and has applied all of every worker's steps before this one. Its state is of this run.

@@ -173,7 +173,7 @@ fn note_panics() {
 }
 
 /// Lets the allocator keep what it is given back. Every step takes and frees some megabytes; glibc would return them to the
-/// system each time and have the pages zeroed again, until the largest block that was ever freed tells it that blocks of
+/// system each time and have the pages zeroed again, until the largest block that was ever freed shows it that blocks of
 /// that size come and go. So one is freed here, which was never touched. Other allocators do not mind.
 fn keep_memory() {
     const LARGEST: usize = 31 << 20;

@@ -56,7 +56,7 @@ struct Event {
     took: Duration,
 }
 
-/// Where all threads of a worker record what they do, while somebody wants to know.
+/// Where all threads of a worker record what they do, while a timeline is recorded.
 #[derive(Default)]
 pub(crate) struct Recorder {
     is_on: AtomicBool,

@@ -1,4 +1,4 @@
-//! Links without a sign of life, here or elsewhere: which ranks are told, how long this rank waits for the coordinator's verdict, and its
+//! Links without a sign of life, here or elsewhere: which ranks are notified, how long this rank waits for the coordinator's verdict, and its
 //! own.
 
 use std::time::Instant;
@@ -33,7 +33,7 @@ impl Worker {
     }
 
     /// A link of another rank has fallen silent.
-    pub(super) fn told(&mut self, silence: Silence, now: Instant) {
+    pub(super) fn reported(&mut self, silence: Silence, now: Instant) {
         let is_over = [silence.at, silence.from].into_iter().any(|rank| self.is_dropped(Peer(rank)));
         if self.is_ending() || is_over {
             return;

@@ -36,7 +36,7 @@ impl Method {
         let shape = method.shape(workers, n)?;
         if (!method.collective.is_sparse() || shape.k == n) && !method.keeps_entries(&shape)? {
             return refused(
-                "without a density: it leaves entries out, or names entries that nobody brings; ask for a density, or choose a \
+                "without a density: it leaves entries out, or names entries that no worker brings; ask for a density, or choose a \
                  method such as ssar-recursive-double, ssar-split-all-gather or spardl",
             );
         }

@@ -234,12 +234,12 @@ impl Proof {
             for record in records {
                 let mut words = vec![0; turns.len()];
                 for flight in &record.arrivals {
-                    let mut told = self.words(flight, &mut sums);
+                    let mut counted = self.words(flight, &mut sums);
                     // What is received of all blocks has as many words on every rank.
                     let of_all = self.rotates() && flight.slots.count as usize == self.whole.len();
-                    let same = of_all.then(|| told.of(0));
+                    let same = of_all.then(|| counted.of(0));
                     let each = words.iter_mut().zip(turns.clone());
-                    each.for_each(|(words, by)| *words += same.unwrap_or_else(|| told.of(by)));
+                    each.for_each(|(words, by)| *words += same.unwrap_or_else(|| counted.of(by)));
                 }
                 sent += record.sent;
                 received += record.arrivals.len() as u64;

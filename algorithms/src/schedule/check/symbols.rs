@@ -64,7 +64,7 @@ impl Symbols {
         Some(Flight { slots, values, round })
     }
 
-    /// A message that nobody took.
+    /// A message that no worker received.
     pub(super) fn left_over(&self) -> Option<CheckError> {
         let (&(from, to), queue) = self.flights.iter().find(|(_, queue)| !queue.is_empty())?;
         queue.front().map(|flight| CheckError::Unreceived { from, to, slots: flight.slots })
@@ -357,14 +357,14 @@ impl Reader for Symbols {
             let says = match (note, self.expressions.node(value.term)) {
                 (Note::Seen, Node::Kept(kept)) if value.kept_here => Node::Seen(kept.of),
                 (Note::Seen, _) => {
-                    let fault = "tells what a selection saw that it did not make, in";
+                    let fault = "annotates what a selection saw that it did not make, in";
                     return Err(self.refused(at, place.block, fault));
                 }
                 (Note::Cut(parts), _) if parts as usize != held.blocks() => {
                     let fault = "cuts into another number of parts than there are blocks, in";
                     return Err(self.refused(at, place.block, fault));
                 }
-                (Note::Cut(_), _) => Node::Told(self.rank, note),
+                (Note::Cut(_), _) => Node::Noted(self.rank, note),
             };
             let says = self.expressions.intern(says);
             *held.at(place) = Some(Value { note: Some((note, says)), ..value });

@@ -182,7 +182,7 @@ impl<T: Element> Values<T> {
         }
         let sums = match (how, store.get(place)) {
             (How::Add, Some(held)) => {
-                // In the memory that the values came in, if nobody else has it.
+                // In the memory that the values came in, if it has no other holder.
                 let mut sums = values.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
                 match held {
                     Held::Bag(Carried { bag: Bag::Dense(dense), .. }) => {

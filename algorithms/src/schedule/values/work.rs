@@ -177,7 +177,7 @@ impl<T: Element> Work<T> {
             let (place, held, left) = match purpose {
                 Purpose::Keep(coding) => {
                     let rounding = (coding, stage, holders);
-                    let (mut carried, left) = run.settle(place, chosen, &rule, rounding, &mut tally)?;
+                    let (mut carried, left) = run.round(place, chosen, &rule, rounding, &mut tally)?;
                     carried.note = note;
                     (place, Held::Bag(carried), Some(left))
                 }

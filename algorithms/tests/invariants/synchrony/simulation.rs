@@ -377,7 +377,7 @@ impl Simulation<'_> {
         self.servers[number].apply((stage, pushes, workers), (sgd, rate), in_stage);
     }
 
-    /// Nobody waits for ever, and no push that came is lost.
+    /// No worker waits for ever, and no push that came is lost.
     fn check_end(&self) {
         for (rank, worker) in self.workers.iter().enumerate() {
             let died = self.job.deaths.iter().any(|death| death.worker as usize == rank);

@@ -159,7 +159,7 @@ fn a_wrong_forecast_is_revised() {
     }
 }
 
-/// A forecast that is too high by less than three times is found out, too; beyond that nobody looks.
+/// A forecast that is too high by less than three times is found out, too; beyond that nothing is checked.
 #[test]
 fn three_times_the_best_time_is_tried_and_more_is_not() {
     for (forecast, is_tried) in [(1.5, true), (2.9, true), (3.1, false)] {
