@@ -119,7 +119,7 @@ fn typed<C: Collective>(collective: &C, shape: &Shape, memory: &Memory) -> C::St
 }
 
 /// The numbers of a state. Own numbers beyond them are a selector's, and stay.
-fn told<S: State>(mut state: S, mut memory: Memory) -> Memory {
+fn written<S: State>(mut state: S, mut memory: Memory) -> Memory {
     let stored = |numbers: Vec<&mut dyn Number>| numbers.iter().map(|number| number.stored()).collect::<Vec<_>>();
     memory.agreed = stored(state.agreed());
     let own = stored(state.own());

@@ -105,7 +105,7 @@ impl Engine {
     fn received(&mut self, peer: Peer, Message { tag, payload }: Message) -> Result<(), Broken> {
         let Self { io, actors, notes, volleys, .. } = self;
         match Topic::of(tag).ok_or("it sent a message of an unknown kind")? {
-            Topic::Alive if io.positions.silence(peer, &payload) => {}
+            Topic::Alive if io.positions.report(peer, &payload) => {}
             Topic::Alive => return Err("its sign of life makes no sense"),
             Topic::Bags(id) => {
                 io.link(peer).charge(id.gradient, &payload)?;
@@ -138,7 +138,7 @@ impl Engine {
             Topic::Silence => {
                 let silence = Silence::decode(&payload, io.role_map.ranks);
                 let silence = silence.ok_or("what it says about silence makes no sense")?;
-                io.worker.handle(Event::Told(silence), io.now);
+                io.worker.handle(Event::Reported(silence), io.now);
             }
             Topic::Bye => {
                 io.link(peer).parted(&payload)?;
