@@ -14,7 +14,7 @@ use crate::{Link, OpenError, Peer};
 /// that asked and the side that was called each see one [`LinkEvent::Up`] for the same link. Between two peers there is at
 /// most one link at a time; after a link was dropped on both sides another may be opened. Keeping links alive and noticing
 /// silence is left to their owner. Dropping the network accepts and opens no more links, and closes those that
-/// nobody has taken; others belong to their holders and stay.
+/// were not taken; others belong to their holders and stay.
 pub trait Network: Send {
     /// Who we are.
     fn peer(&self) -> Peer;
@@ -32,7 +32,7 @@ pub trait Network: Send {
     fn open(&mut self, peer: Peer);
 
     /// The card of a peer, or one's own: at most [`MAX_CARD`](crate::MAX_CARD) bytes that the peer brought when it joined, and that
-    /// nobody but the peers reads. What two need to know of each other before they have a link stands there: the numbers of
+    /// only the peers read. What two need to know of each other before they have a link stands there: the numbers of
     /// queue pairs, or a certificate. It may have to be fetched, and stays the same. A network whose workers
     /// bring none has empty ones.
     ///

@@ -1,4 +1,4 @@
-//! What two workers tell each other over their link of TCP before they have one of QUIC. All numbers are little-endian.
+//! What two workers exchange over their link of TCP before they have one of QUIC. All numbers are little-endian.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 

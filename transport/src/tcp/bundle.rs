@@ -128,7 +128,7 @@ impl Socket {
     }
 
     /// Adds to the link's counters what has been counted here since.
-    fn settle(&mut self, counters: &Counters) {
+    fn add_to(&mut self, counters: &Counters) {
         let now = self.own.read();
         let sent = now.bytes_sent - self.counted.bytes_sent;
         let received = now.bytes_received - self.counted.bytes_received;
@@ -349,7 +349,7 @@ impl Link for Bundle {
                 break;
             }
         }
-        sockets.iter_mut().for_each(|socket| socket.settle(counters));
+        sockets.iter_mut().for_each(|socket| socket.add_to(counters));
         let sent = outgoing.complete();
         counters.sent(0, sent);
         if sent == 0 { Poll::Pending } else { Poll::Ready(Ok(sent)) }
@@ -367,7 +367,7 @@ impl Link for Bundle {
                 matches!(received, Poll::Ready(Err(LinkError::Damaged { .. } | LinkError::TooLong { .. })));
             received
         };
-        self.sockets.iter_mut().for_each(|socket| socket.settle(&self.counters));
+        self.sockets.iter_mut().for_each(|socket| socket.add_to(&self.counters));
         received
     }
 }

@@ -19,7 +19,7 @@ const BEHIND: usize = 8 << 10;
 #[cfg(target_os = "linux")]
 const UNSENT: u32 = 128 << 10;
 
-/// What both ends, and nobody else, know a connection by: it follows from its handshake. A link is known by that of its first
+/// What only both ends know a connection by: it follows from its handshake. A link is known by that of its first
 /// socket.
 pub(super) type LinkId = [u8; 8];
 

@@ -120,7 +120,7 @@ impl Allowance {
 #[derive(Debug, Default)]
 pub(super) struct Taking {
     window: Window,
-    told: Credit,
+    granted: Credit,
 }
 
 impl Taking {
@@ -135,18 +135,18 @@ impl Taking {
         self.window.freed.position = slot.map_or(self.window.freed.position, |slot| slot.end);
     }
 
-    /// What the peer is to be told, once it is much. Told in so large steps, at most six are on their way at once: each step
+    /// The credit to grant to the peer, once it is much. Granted in so large steps, at most six are on their way at once: each step
     /// needs half of the messages or a quarter of the ring, and the peer uses none of either twice before it has heard.
     pub(super) fn due(&self) -> Option<Credit> {
         let freed = self.window.freed;
-        let is_much = freed.messages - self.told.messages >= MESSAGES as u64 / 2
-            || freed.position - self.told.position >= RING as u64 / 4;
+        let is_much = freed.messages - self.granted.messages >= MESSAGES as u64 / 2
+            || freed.position - self.granted.position >= RING as u64 / 4;
         is_much.then_some(freed)
     }
 
-    /// The peer is being told.
-    pub(super) fn told(&mut self, credit: Credit) {
-        self.told = credit;
+    /// The grant is on its way to the peer.
+    pub(super) fn grant(&mut self, credit: Credit) {
+        self.granted = credit;
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
                     2 => if let Some((_, slot)) = come.pop_front() {
                         receiver.free(slot);
                         if let Some(credit) = receiver.due() {
-                            receiver.told(credit);
+                            receiver.grant(credit);
                             credits.push_back(credit);
                             prop_assert!(credits.len() <= CREDITS);
                         }

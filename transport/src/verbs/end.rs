@@ -131,7 +131,7 @@ impl End {
         unsafe { self.queue.send(request, &mut [piece]) }
     }
 
-    /// Writes a header and a long payload into the peer's ring, and has it told so.
+    /// Writes a header and a long payload into the peer's ring, and notifies the peer.
     ///
     /// # Safety
     /// No request that is not completed reads that slot; and the payload stays where it is and as it is until this one is

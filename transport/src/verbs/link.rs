@@ -180,7 +180,7 @@ impl VerbsLink {
         Poll::Ready(Ok(()))
     }
 
-    /// Where the peer is told why there is no link.
+    /// Where the peer gets the reason why there is no link.
     pub(super) fn control(&mut self) -> &mut dyn Link {
         &mut *self.control
     }

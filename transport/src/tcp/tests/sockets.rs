@@ -30,7 +30,7 @@ struct Fault {
     unheard: bool,
 }
 
-/// A relay before an address: tells where it listens. The connection of that number is struck.
+/// A relay before an address: gives where it listens. The connection of that number is disturbed.
 async fn relay(to: SocketAddr, struck: usize, fault: Arc<Fault>) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
