@@ -167,7 +167,7 @@ fn a_weight_in_several_places_or_none_or_not_watched_is_exact() {
     assert_eq!(ranks, [true, true]);
 }
 
-/// What every rank is told where rank 1 of 3 does something else in step 2.
+/// The error of every rank where rank 1 of 3 does something else in step 2.
 fn failures(
     misuse: impl Fn(&mut Overlap, Vec<Tensor>, &[(String, Var)]) -> Result<(), OverlapError> + Sync,
 ) -> Vec<String> {
@@ -326,7 +326,7 @@ fn survivors_have_the_parameters_of_a_whole_step() {
             }
             unreachable!("the loop has no end")
         });
-        assert!(started.elapsed() < TIMEOUT / 2, "nobody waits for a time-out");
+        assert!(started.elapsed() < TIMEOUT / 2, "no rank waits for a time-out");
         for (rank, (step, parameters, error)) in ranks.into_iter().enumerate() {
             assert_eq!(step, WHOLE);
             assert!(parameters == expected[rank].0, "rank {rank}, leaves: {leaves}");

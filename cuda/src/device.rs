@@ -48,7 +48,7 @@ impl Cuda {
     /// A device that the CPU emulates.
     ///
     /// # Errors
-    /// What the emulation was told to fail at.
+    /// What the emulation was set to fail at.
     #[cfg(feature = "emulation")]
     pub fn emulated(emulation: Emulation) -> Result<Arc<Self>, DeviceError> {
         let waits = emulation.waits();

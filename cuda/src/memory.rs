@@ -106,7 +106,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Some(_entered) = self.context.enter_to_end() else { return };
-        self.context.settle();
+        self.context.wait_for_all();
         // SAFETY: it was allocated here, is freed once, and nothing is under way.
         unsafe { self.context.backend().free(self.address) };
     }
@@ -120,7 +120,7 @@ pub(crate) struct Pinned {
     bytes: usize,
 }
 
-// SAFETY: nobody else has this memory but the device, which does nothing to it but what is enqueued.
+// SAFETY: nothing has this memory but the device, which does nothing to it but what is enqueued.
 unsafe impl Send for Pinned {}
 // SAFETY: through a shared reference it is only read.
 unsafe impl Sync for Pinned {}
@@ -149,7 +149,7 @@ impl Pinned {
     /// What stands there.
     ///
     /// # Safety
-    /// Nothing is under way that writes it, and somebody has written it.
+    /// Nothing is under way that writes it, and it has been written.
     pub(crate) unsafe fn read(&self, range: Range<usize>) -> &[u8] {
         assert!(range.start <= range.end && range.end <= self.bytes, "within the memory");
         // SAFETY: it is within, and the caller says that nothing writes it.
@@ -159,9 +159,9 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // The pool frees it, or somebody uses it at once: until then everything must be done.
+        // The pool frees it, or it is used at once: until then everything must be done.
         let _entered = self.context.enter_to_end();
-        self.context.settle();
+        self.context.wait_for_all();
         self.context.idle().pinned.push((self.bytes, self.at));
     }
 }

@@ -118,7 +118,7 @@ mod tests {
         let start: Entries<f32> = (0..n as u32).map(|i| (i, (i % 7) as f32 - 3.0)).collect();
         weights.step(&start, 8, 0.25);
         let batch: Vec<u32> = (3..50).collect();
-        let all = weights.settled();
+        let all = weights.up_to_date();
         for loss in Loss::ALL {
             let mut dense = vec![0.0; n];
             let mut losses = 0.0;

@@ -11,7 +11,7 @@ const LONGEST: f64 = 1e9;
 const DURATIONS: &[(&str, f64)] =
     &[("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("μs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
 
-/// Units of a limit, in seconds. A delay has no minutes: `1m` for `1ms` would be a slip that nobody notices.
+/// Units of a limit, in seconds. A delay has no minutes: `1m` for `1ms` would be a slip that goes unnoticed.
 const LIMITS: &[(&str, f64)] = &[("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 
 /// Units of a rate, in bits per second.

@@ -221,8 +221,8 @@ fn what_goes_wrong_between_ranks_has_a_sentence_on_each() {
     ] {
         let printed = program.run(2, &[case]);
         // The rank that returns has nothing to say.
-        let told = if case == "returns" { &printed[..1] } else { &printed[..] };
-        for printed in told {
+        let expected_here = if case == "returns" { &printed[..1] } else { &printed[..] };
+        for printed in expected_here {
             assert!(printed.contains("rank 1 failed: ") && printed.contains(words), "{case}: {printed}");
         }
     }

@@ -87,7 +87,7 @@ impl Update {
 
     /// Writes the mean of a parameter to memory of so many values; with a number of workers the sum.
     ///
-    /// The memory is of the update's type, and nobody else uses it during the call.
+    /// The memory is of the update's type, and no other code uses it during the call.
     #[pyo3(signature = (parameter, address, count, workers = None))]
     fn copy_to(
         &self,
@@ -138,7 +138,7 @@ impl Update {
         written.map_err(|error| raise(py, &error))
     }
 
-    /// A number that is the same on all ranks if and only if the update is, as nearly as 64 bits tell.
+    /// A number that is the same on all ranks if and only if the update is, as nearly as 64 bits show.
     fn digest(&self) -> u64 {
         // FNV-1a.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;

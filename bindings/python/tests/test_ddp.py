@@ -115,7 +115,7 @@ def _loaders():
 
 
 def _unused_in_place():
-    """Gradients that are zeroed and not taken away, of a parameter that nobody uses after the first steps."""
+    """Gradients that are zeroed and not taken away, of a parameter that no rank uses after the first steps."""
     rank = start()
     model = wrapped(linear(SIZES), find_unused_parameters=True)
     gleaner.torch.register(model, density=0.1)

@@ -26,7 +26,7 @@ use workload::Workload;
 /// The parameters of VGG-16 for CIFAR, as elsewhere; and what larger models have.
 const SIZES: [usize; 3] = [14_728_266, 100_000_000, 1_000_000_000];
 
-/// Steps before the first that counts: residuals settle, and buffers have been used once.
+/// Steps before the first that counts: residuals reach their usual size, and buffers have been used once.
 const WARM_UP: usize = 8;
 
 /// Steps that are compared with the host's.

@@ -33,7 +33,7 @@ pub(super) struct Candidates {
     pub(super) output: Output,
     /// Whether a choice was begun in this step.
     pub(super) begun: bool,
-    /// How many entries the output has that were chosen for this step, if it is they that were told.
+    /// How many entries the output has that were chosen for this step, if their number was reported.
     pub(super) chosen: Option<usize>,
 }
 

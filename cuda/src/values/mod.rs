@@ -97,7 +97,7 @@ impl CudaValues {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Without a lock, as there is nobody else.
+    /// Without a lock, as there is no other thread.
     fn state(&mut self) -> &mut State {
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner)
     }

@@ -355,8 +355,8 @@ mod tests {
             let file = file(&bytes);
             for of in 1..5 {
                 let read = |rank| read(file.path(), Part { rank, of }, u32::MAX).err();
-                let told: Vec<String> = (0..of).filter_map(read).map(|e| e.to_string()).collect();
-                assert!(told.len() == 1 && told[0].contains(&expected), "{told:?}");
+                let errors: Vec<String> = (0..of).filter_map(read).map(|e| e.to_string()).collect();
+                assert!(errors.len() == 1 && errors[0].contains(&expected), "{errors:?}");
             }
         }
     }
@@ -367,8 +367,8 @@ mod tests {
         for bytes in [gzip(&text), zstd(&text)] {
             for length in [9, 40, bytes.len() / 2, bytes.len() - 1] {
                 let cut = file(&bytes[..length]);
-                let told = read(cut.path(), Part::WHOLE, u32::MAX).unwrap_err().to_string();
-                assert!(told.contains("could not be read"), "{length}: {told}");
+                let error = read(cut.path(), Part::WHOLE, u32::MAX).unwrap_err().to_string();
+                assert!(error.contains("could not be read"), "{length}: {error}");
             }
         }
         let none = read(Path::new("/none/of/this"), Part::WHOLE, u32::MAX).unwrap_err().to_string();

@@ -111,7 +111,7 @@ impl Emulation {
         self.changed(|device| device.fails_at = Some(kernel.to_owned()))
     }
 
-    /// The same, but nothing is done that nobody waits for.
+    /// The same, but nothing is done that is not waited for.
     #[must_use]
     pub fn late(self) -> Self {
         self.changed(|device| device.is_late = true)
