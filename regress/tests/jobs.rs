@@ -262,13 +262,13 @@ fn bad_data_are_refused_on_every_rank() {
     assert!(errors.iter().all(|error| error.contains("expected a sample or more to evaluate")), "{errors:?}");
     let errors = refused(3, |rank| of(folder.path().join(format!("good-{rank}.svm"))));
     assert!(
-        errors.iter().all(|error| error.contains("same data on every worker") && errors.contains("rank 2")),
+        errors.iter().all(|error| error.contains("same data on every worker") && error.contains("rank 2")),
         "{errors:?}"
     );
     let errors =
         refused(2, |rank| Settings { features: Some(7 + rank), ..of(folder.path().join("good-0.svm")) });
     assert!(
-        errors.iter().all(|error| error.contains("--features") && errors.contains("Some(8) on rank 1")),
+        errors.iter().all(|error| error.contains("--features") && error.contains("Some(8) on rank 1")),
         "{errors:?}"
     );
     let errors = refused(2, |_| Settings { algorithm: Algorithm::Scd { coordinates: 1 }, ..of(own.clone()) });
