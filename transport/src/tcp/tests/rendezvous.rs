@@ -102,7 +102,7 @@ async fn another_secret_is_told_to_both_sides() {
 
 /// Jobs with one secret do not meet, whatever their numbers of workers.
 #[tokio::test]
-async fn another_job_is_told_to_both_sides() {
+async fn another_job_is_refused_on_both_sides() {
     turned_away(|config| config.job = "18".to_owned()).await;
     turned_away(|config| (config.job, config.workers) = ("18".to_owned(), 3)).await;
 }
