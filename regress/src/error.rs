@@ -79,7 +79,7 @@ pub enum RegressError {
         rank: u32,
         /// What must agree.
         what: &'static str,
-        /// Who has what.
+        /// Which rank has what.
         found: String,
         /// What to do about it.
         advice: &'static str,

@@ -134,7 +134,7 @@ impl<T: Element> Group<T> {
 
     /// How many entries are looked at when a run that has ended is committed.
     pub(crate) fn commits(&self, execution: &Execution<T>) -> usize {
-        // Who has it besides this group and the run makes the residual copy it.
+        // A holder besides this group and the run makes the residual copy it.
         let is_shared = |accumulator: &Accumulator<T>| accumulator.holders() > 2;
         if self.accumulator.as_ref().is_some_and(is_shared) { self.entries() } else { execution.commits() }
     }

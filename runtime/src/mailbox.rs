@@ -113,7 +113,7 @@ impl Bell {
         owner.into_iter().for_each(Waker::wake);
     }
 
-    /// Whom to wake when it rings next.
+    /// The task to wake when the next message comes.
     pub(crate) fn listen(&self, owner: &Waker) {
         let mut rung = self.rung();
         if rung.owner.as_ref().is_none_or(|known| !known.will_wake(owner)) {

@@ -56,7 +56,7 @@ pub struct Session {
     reducers: AtomicU64,
 }
 
-/// A worker's place in a job, and whom to ask there.
+/// A worker's place in a job, and the means to reach the others.
 #[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) rank: Rank,

@@ -73,7 +73,7 @@ impl Waits {
         }
     }
 
-    /// Exchanges with all others how long they have waited. All call it together. A [timeline](crate::Timeline) says from now on for whom this
+    /// Exchanges with all others how long they have waited. All call it together. A [timeline](crate::Timeline) says from now on which rank this
     /// worker waited in the steps that were reported.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! One worker's life in a job: whom it is linked to, who has failed, and how it ends.
+//! One worker's life in a job: which ranks it is linked to, which one has failed, and how it ends.
 //!
 //! A pure state machine: events and the time go in, [`Action`]s come out. Whatever breaks, it makes one failure out of it:
 //! the first failure that a worker knows is the only one. It notifies all its peers, and when that is written, its own steps.
@@ -95,7 +95,7 @@ pub(crate) struct Worker {
     /// A failure that is not known to all peers yet.
     failing: Option<Failing>,
     failed: Option<Failure>,
-    /// Those who failed and without whom it goes on.
+    /// Those that failed and without which it goes on.
     dropped: BTreeMap<Peer, Failure>,
     /// Until when to wait for peers that not all has reached.
     leaving: Option<Instant>,

@@ -1,4 +1,4 @@
-//! What the programs of all workers together achieve: who brings something, and who ends with the sums.
+//! What the programs of all workers together achieve: which workers bring something, and which end with the sums.
 
 use std::sync::Arc;
 
@@ -39,9 +39,9 @@ impl Ranks {
 /// each counted once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Goal {
-    /// Who brings something.
+    /// The workers that bring something.
     pub brings: Ranks,
-    /// Who ends with the sums; no other worker holds anything at the end.
+    /// The workers that end with the sums; no other worker holds anything at the end.
     pub ends: Ranks,
 }
 

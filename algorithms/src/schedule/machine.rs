@@ -111,7 +111,7 @@ pub enum Fault {
         "{rank} keeps entries that are drawn at random; what is drawn can only be proposed, and kept by aligning to it"
     )]
     Drawn {
-        /// Who keeps them.
+        /// The worker that keeps them.
         rank: Rank,
     },
     /// A message that is not waited for.

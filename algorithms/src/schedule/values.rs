@@ -139,7 +139,7 @@ pub(super) struct Values<T: Element> {
     /// What stays of the dense block that is being received, if one is, and how many of its values have come.
     arriving: Dense<T>,
     came: usize,
-    /// To whom the arriving block is passed on piece by piece, ahead of the next exchange, and whether it is retained then.
+    /// Where the arriving block is passed on to piece by piece, ahead of the next exchange, and whether it is retained then.
     passing_on: Option<(Rank, After)>,
     /// What is to be sent.
     pub(super) outbox: Vec<Outgoing>,

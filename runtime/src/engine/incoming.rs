@@ -1,4 +1,4 @@
-//! What comes from the network, and whom it is for.
+//! What comes from the network, and where it goes.
 
 use std::task::Poll;
 

@@ -19,13 +19,13 @@ pub(super) enum Bad {
 pub(super) struct Record {
     /// How many workers the job has.
     world: u32,
-    /// Who ended badly of their own accord, in the order of time.
+    /// Workers that ended badly of their own accord, in the order of time.
     bad: Vec<(u32, Bad)>,
-    /// Who had to be stopped after a failure.
+    /// Workers that had to be stopped after a failure.
     stopped: Vec<u32>,
-    /// Who ended with exit code 0.
+    /// Workers that ended with exit code 0.
     well: Vec<u32>,
-    /// Who blamed whom, in the order of time.
+    /// Which worker blamed which, in the order of time.
     reports: Vec<(u32, Failure)>,
 }
 
@@ -67,7 +67,7 @@ impl Record {
 
     /// The failure, and the exit code of the job: the worker's own. None while no worker ended badly.
     ///
-    /// One failure makes others fail, in no particular order, so time alone does not decide. The culprit is whom most
+    /// One failure makes others fail, in no particular order, so time alone does not decide. The culprit is the one that most
     /// workers blame, be it that it ended badly, hung until it was stopped, or ended well and too early; if they blame none,
     /// the first to end badly. It speaks for itself, unless it blames another: then those speak who blame it.
     pub fn verdict(&self) -> Option<(Failure, u8)> {

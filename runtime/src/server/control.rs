@@ -52,7 +52,7 @@ pub(crate) enum Answer {
     Reply {
         step: u64,
         stage: Stage,
-        /// Who pushed last of those that this worker waited for, itself perhaps.
+        /// The worker that pushed last of those that this worker waited for, itself perhaps.
         awaited: u32,
     },
     /// The values of all parts follow.

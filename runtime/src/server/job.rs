@@ -40,7 +40,7 @@ pub(super) struct Job {
     /// Unless a compute thread has it.
     pub(super) shard: Option<Box<Shard>>,
     pub(super) push_queues: Vec<PushQueue>,
-    /// What is to be done, and because of whom.
+    /// What is to be done, and because of which worker.
     pub(super) queue: VecDeque<(Operation, u32)>,
     /// Under OSP.
     splitting: Option<Splitting>,
@@ -213,7 +213,7 @@ impl Job {
                 "it begins with step {step}, and others with step {first}: start all ranks from the same checkpoint"
             ));
         }
-        // Who left before there was anything to begin.
+        // Workers that left before there was anything to begin.
         let gone = (0..)
             .zip(&mut self.push_queues)
             .filter(|(_, push_queue)| push_queue.is_gone && !push_queue.is_told);

@@ -55,7 +55,7 @@ pub(crate) struct Values {
     changed: Vec<u32>,
     /// The last mean gradient, if it is asked how important the part is.
     gradient: Vec<f32>,
-    /// What was reported last: to whom has all of one update, as of another.
+    /// What was reported last: to a worker that has all of one update, as of another.
     encoded: Option<(u32, u32, Vec<Bytes>)>,
 }
 

@@ -121,7 +121,7 @@ impl Session {
                 let shared = (shared, Arc::clone(&bell));
                 let io = Io::new(Box::new(network), seat, worker, shared, computes, records, role_map);
                 let mut engine = Engine::new(io, commands, bell, failed, timeout);
-                // Before anything comes: who leaves at once leaves it, too.
+                // Before anything comes: a program that leaves at once leaves it, too.
                 if role_map.hosted(seat.rank.0).is_some() {
                     engine.command(Command::Add(SERVED, Box::new(Server::new(seat.rank.0, role_map))));
                     engine.command(Server::window());

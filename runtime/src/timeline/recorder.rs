@@ -70,7 +70,7 @@ struct Events {
     most: usize,
     /// How many older ones were not.
     dropped: u64,
-    /// For whom the program waited in a step, as far as it is known.
+    /// The rank that the program waited for in a step, as far as it is known.
     awaited: BTreeMap<u64, u32>,
 }
 
@@ -211,7 +211,7 @@ impl Track {
 }
 
 impl Event {
-    /// `awaited`: for whom the program waited in this event.
+    /// `awaited`: the rank that the program waited for in this event.
     fn line(&self, rank: u32, clock: &Clock, awaited: Option<u32>) -> String {
         let name = match &self.what {
             What::Select => "select".into(),
@@ -250,9 +250,9 @@ impl Event {
 mod tests {
     use super::*;
 
-    /// Waiting says for whom, where that has come out; nothing else does.
+    /// Only waiting names a rank, where it is known.
     #[test]
-    fn waiting_says_for_whom() {
+    fn waiting_names_the_rank() {
         let recorder = Recorder::default();
         let (clock, began) = (Clock::own(), Instant::now());
         for name in [WAIT, SYNCHRONISE] {

@@ -61,9 +61,9 @@ impl Worker {
         }
     }
 
-    /// Who is to blame for these silent links, in this worker's eyes.
+    /// Which rank is to blame for these silent links, as this worker concludes.
     pub(super) fn judged(&self, silences: &[Silence], now: Instant) -> Failure {
-        // Who left in peace says nothing any more, and that means nothing.
+        // The silence of a rank that has left in order means nothing.
         let stayed = self.ties.iter().filter(|(_, tie)| tie.is_silent || !tie.has_left);
         let peers: Vec<u32> = stayed.map(|(peer, _)| peer.0).collect();
         let hearing = |rank| self.hearing_of(rank, now);

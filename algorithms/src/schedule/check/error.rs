@@ -68,11 +68,11 @@ pub enum CheckError {
     /// Every worker that is not done waits.
     #[error("step {step} of {rank} waits for {from}, which never sends")]
     Deadlock {
-        /// Who waits.
+        /// The rank that waits.
         rank: Rank,
         /// In which step.
         step: usize,
-        /// For whom.
+        /// The rank that it waits for.
         from: Rank,
     },
     /// A message that no worker receives.

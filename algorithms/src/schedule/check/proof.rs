@@ -163,7 +163,7 @@ impl Proof {
         facts
     }
 
-    /// Who holds what a worker, or rank 0 in its place, has kept of a block.
+    /// The holders of what a worker, or rank 0 in its place, has kept of a block.
     fn holders(&self, term: Term, block: Block, rank: Rank) -> Holders {
         let (workers, blocks) = (self.workers(), self.whole.len() as u32);
         let (turns, turn) = if self.rotates() { (workers, rank.0) } else { (1, 0) };

@@ -30,7 +30,7 @@ impl Cut {
         }
     }
 
-    /// Whom all that live may name: the same one.
+    /// The rank that all others may name: the same one.
     fn culprits(self, one: usize, two: usize) -> Vec<usize> {
         match self {
             Self::Incoming | Self::Outgoing | Self::Whole => vec![one],
