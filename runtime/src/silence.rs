@@ -194,8 +194,9 @@ mod tests {
                 let silence = Silence { at, from };
                 // Where the judge does not hear of it, the end that noticed judges.
                 let confidants = silence.confidants(at, WORKERS, judges);
-                let passed_on =
-                    confidants.into_iter().any(|rank| passes(at, rank) && (rank == judges || passes(rank, judges)));
+                let passed_on = confidants
+                    .into_iter()
+                    .any(|rank| passes(at, rank) && (rank == judges || passes(rank, judges)));
                 let judge = if passed_on { judges } else { at };
                 let peers: Vec<u32> = (0..WORKERS).filter(|&peer| peer != judge).collect();
                 let hears = |rank| rank == judge || passes(judge, rank);

@@ -96,7 +96,8 @@ impl Waits {
             let Some((own, rest)) =
                 note.split_at_checked(known).filter(|(_, rest)| rest.len().is_multiple_of(4))
             else {
-                let reason = format!("it sent {} bytes about its waits, expected {known} and steps", note.len());
+                let reason =
+                    format!("it sent {} bytes about its waits, expected {known} and steps", note.len());
                 return Err(session.fail(Failure { rank, step: None, reason }));
             };
             let words = own.as_chunks::<8>().0.iter().map(|word| f64::from_le_bytes(*word));

@@ -98,7 +98,10 @@ impl<C: Collective + Clone + 'static> Erased for C {
     }
 
     fn migrated(&self, from: &Shape, to: &Shape, memory: &Memory) -> Memory {
-        written(typed(self, from, memory).migrate(from, to), Memory { steps: memory.steps, ..Memory::default() })
+        written(
+            typed(self, from, memory).migrate(from, to),
+            Memory { steps: memory.steps, ..Memory::default() },
+        )
     }
 
     fn with_option(&self, option: &str, value: &str) -> Option<Arc<dyn Erased>> {
@@ -120,7 +123,8 @@ fn typed<C: Collective>(collective: &C, shape: &Shape, memory: &Memory) -> C::St
 
 /// The numbers of a state. Own numbers beyond them are a selector's, and stay.
 fn written<S: State>(mut state: S, mut memory: Memory) -> Memory {
-    let stored = |numbers: Vec<&mut dyn Number>| numbers.iter().map(|number| number.stored()).collect::<Vec<_>>();
+    let stored =
+        |numbers: Vec<&mut dyn Number>| numbers.iter().map(|number| number.stored()).collect::<Vec<_>>();
     memory.agreed = stored(state.agreed());
     let own = stored(state.own());
     memory.own.splice(..own.len().min(memory.own.len()), own);

@@ -173,7 +173,6 @@ fn kernels(device: &Cuda, work: &mut Workload, steps: usize) -> Result<Vec<Kerne
     Ok(kernels.into_iter().map(summed).collect())
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
+fn median(times: Vec<Duration>) -> Duration {
+    Duration::from_secs_f64(gleaner_statistics::median(times.iter().map(Duration::as_secs_f64)))
 }

@@ -125,7 +125,8 @@ impl Writer {
             } else if state.lost > 0 && state.lines.is_empty() {
                 let lost = state.lost;
                 drop(state);
-                let count = writeln!(sink, "gleaner: {lost} lines are missing here: they were not read in time");
+                let count =
+                    writeln!(sink, "gleaner: {lost} lines are missing here: they were not read in time");
                 state = self.lock();
                 state.lost -= if count.is_ok() { lost } else { 0 };
             }
@@ -185,7 +186,10 @@ mod tests {
         assert!(kept as usize > WAITING && kept < LINES, "{kept}");
         let lost = LINES - kept;
         let expected = (0..kept).map(|number| String::from_utf8(line(number)).unwrap()).collect::<String>();
-        assert_eq!(text, format!("{expected}gleaner: {lost} lines are missing here: they were not read in time\n"));
+        assert_eq!(
+            text,
+            format!("{expected}gleaner: {lost} lines are missing here: they were not read in time\n")
+        );
     }
 
     #[test]

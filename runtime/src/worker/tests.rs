@@ -4,6 +4,8 @@ mod cuts;
 
 use std::collections::VecDeque;
 
+use gleaner_statistics::random::Generator;
+
 use super::*;
 use crate::roles::Roles;
 
@@ -47,7 +49,7 @@ struct World {
     cut: BTreeSet<(usize, usize)>,
     now: u64,
     start: Instant,
-    state: u64,
+    random: Generator,
 }
 
 impl World {
@@ -75,15 +77,12 @@ impl World {
             cut: BTreeSet::new(),
             now: 0,
             start,
-            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: Generator::seeded(seed),
         }
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 20) % below
+        self.random.below(below as u32).into()
     }
 
     fn time(&self) -> Instant {
@@ -258,7 +257,10 @@ fn a_link_that_comes_up_late_brings_the_news() {
     let (start, peer) = (Instant::now(), Peer(1));
     let mut worker = Worker::new(0, role_map(3), 0, TIMEOUT);
     worker.handle(Event::Failed(Failure { rank: 2, step: Some(1), reason: "it hangs".into() }), start);
-    assert!(worker.actions().iter().any(|action| matches!(action, Action::Fail(_))), "no rank is to be notified");
+    assert!(
+        worker.actions().iter().any(|action| matches!(action, Action::Fail(_))),
+        "no rank is to be notified"
+    );
     worker.handle(Event::Up(peer), start);
     let actions = worker.actions();
     assert!(matches!(&actions[..], [Action::Send(to, Topic::Abort, _), Action::Close(_)] if *to == peer));

@@ -48,7 +48,12 @@ pub async fn check<N: Network + 'static>(make: impl AsyncFn(u32) -> Vec<N>) {
 pub async fn check_within<N: Network + 'static>(limit: Duration, make: impl AsyncFn(u32) -> Vec<N>) {
     requirement(limit, "every pair of workers has one link", links::every_pair(make(5).await)).await;
     requirement(limit, "a link to no peer is refused", links::to_no_peer(make(2).await)).await;
-    requirement(limit, "every card is shown to all, and none of an unknown rank", links::cards(make(5).await)).await;
+    requirement(
+        limit,
+        "every card is shown to all, and none of an unknown rank",
+        links::cards(make(5).await),
+    )
+    .await;
     requirement(limit, "messages of one lane keep their order", messages::order(make(2).await)).await;
     requirement(limit, "every length up to the longest arrives", messages::lengths(make(2).await)).await;
     requirement(limit, "each message is completed once", messages::completions(make(2).await)).await;

@@ -57,11 +57,7 @@ impl Known {
 }
 
 /// Rank 0's part. Who asks for cards that there are none of is sent fewer.
-pub(super) async fn show(
-    mut member: Member,
-    us: &Identity,
-    cards: &[Vec<u8>],
-) -> Result<(), HandshakeError> {
+pub(super) async fn show(mut member: Member, us: &Identity, cards: &[Vec<u8>]) -> Result<(), HandshakeError> {
     let show = async {
         member.answer(us, &Verdict::Welcome).await?;
         let asked = Asked::decode(&read_frame(&mut member.stream, 4 * MAX_ASKED).await?)

@@ -66,10 +66,10 @@ use bytes::Bytes;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
+mod acceptor;
 mod bundle;
 mod cards;
 pub(crate) mod cause;
-mod acceptor;
 mod error;
 pub(crate) mod events;
 #[doc(hidden)]
@@ -89,8 +89,8 @@ pub use error::JoinError;
 pub use network::TcpNetwork;
 
 use crate::{MAX_CARD, Peer, Secret, Transport, TransportChoice};
-use cause::is_scarce;
 use acceptor::Acceptor;
+use cause::is_scarce;
 use events::Events;
 use handshake::Identity;
 use rendezvous::Met;

@@ -14,10 +14,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::HOST;
+use super::acceptor::{Acceptor, Caller};
 use super::bundle::Bundle;
 use super::cards;
 use super::cause::{Cause, panicked};
-use super::acceptor::{Acceptor, Caller};
 use super::events::Events;
 use super::handshake::{Identity, Member, greet, say_taken};
 use super::link::TcpLink;

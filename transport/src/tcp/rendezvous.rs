@@ -15,9 +15,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::acceptor::{Acceptor, Caller};
 use super::cards::{Known, neighbours, place};
 use super::cause::{self, Cause, panicked};
-use super::acceptor::{Acceptor, Caller};
 use super::error::{JoinError, listed};
 use super::events::Events;
 use super::handshake::{HandshakeError, Identity, Member, greet};

@@ -1,6 +1,7 @@
 //! A job by chance: how many workers and servers, how long everything takes, which gradients there are, and who dies when.
 
 use gleaner_algorithms::synchrony::Sgd;
+use gleaner_statistics::random;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -50,15 +51,9 @@ impl Job {
         self.units.iter().sum()
     }
 
-    /// A number by chance that is always the same for the same question.
+    /// A random number that is always the same for the same question.
     pub fn chance(&self, question: &[u64]) -> u64 {
-        let mix = |state: u64, number: &u64| {
-            let z = (state ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        };
-        question.iter().fold(self.seed, mix)
+        question.iter().fold(self.seed, |state, number| random::at(state ^ number, 1))
     }
 
     /// From -1 to 1.

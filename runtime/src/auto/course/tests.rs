@@ -2,6 +2,7 @@
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::forecast::{Model, Network, Speed};
+use gleaner_statistics::random;
 
 use super::*;
 
@@ -68,12 +69,9 @@ fn drive(course: &mut Course, truth: impl Fn(usize, usize) -> f64) -> Vec<usize>
     order
 }
 
-/// A number in [0, 1) that looks like chance.
+/// A random number in [0, 1).
 fn chance(seed: u64, i: usize) -> f64 {
-    let mut x = (seed << 8 | i as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    random::unit(random::at(seed, i as u64))
 }
 
 /// All names with forecasts that rise from 1 to `last` seconds.
