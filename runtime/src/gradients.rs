@@ -31,13 +31,13 @@ use crate::update::{Skipped, Update};
 pub(crate) use saving::together;
 pub use times::StepTimes;
 
-/// A trainer's handle: gradients go in parameter by parameter, the same update comes out on every worker.
+/// Exchanges a model's gradients: takes them parameter by parameter, and returns the same update on every worker.
 ///
-/// A group of parameters is exchanged from the moment that its last one is ready, while the trainer goes on; groups may
+/// The exchange of a group starts when its last parameter is ready, and runs while the trainer continues. Groups may
 /// become ready in different orders on different ranks.
 pub struct Gradients {
     session: Arc<Inner>,
-    /// Where the residuals lie, if not in main memory.
+    /// The device of the residuals, if they are not in main memory.
     device: Option<Arc<dyn Device>>,
     /// Distinguishes the first group from all others of the session; those after it have the numbers after it.
     stream: u64,
@@ -159,9 +159,9 @@ impl Gradients {
         })
     }
 
-    /// The gradient of one parameter is ready. It is added to the parameter's residual at once, so `gradient` is
-    /// free when this returns; when it completes its group, the exchange begins. With local clipping it is copied, and all
-    /// groups begin when the last gradient is there, since the norm of all of them decides.
+    /// Hands over the gradient of one parameter. It is added to the parameter's residual before this returns, so `gradient` is
+    /// free afterwards; when it completes its group, the exchange begins. With local clipping it is copied, and all
+    /// groups begin when the last gradient is ready, since the norm of all of them decides.
     ///
     /// # Errors
     /// A parameter that the layout does not have or that was given before in this step, another length, NaN or infinite

@@ -29,7 +29,7 @@ impl Session {
     /// Without any of them, the job is this one worker.
     ///
     /// # Errors
-    /// An environment that is incomplete or contradicts itself, or workers that do not come together within the time-out.
+    /// An environment that is incomplete or contradicts itself, or workers that do not all join within the time-out.
     pub fn join() -> Result<Self, Error> {
         Self::join_as(Config::from_environment()?)
     }
@@ -73,7 +73,7 @@ impl Session {
     /// Joins over a network of your own, or one of ours. It is made on the session's I/O thread, within a tokio runtime.
     ///
     /// # Errors
-    /// A network that does not come about, or a system that refuses threads.
+    /// A network that cannot be made, or a system that refuses threads.
     pub fn over<N: Network + 'static>(
         network: impl Future<Output = Result<N, JoinError>> + Send + 'static,
         timeout: Duration,
