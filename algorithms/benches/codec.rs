@@ -164,7 +164,7 @@ impl Row {
     }
 }
 
-/// About one in so many positions below `len`, each by itself, with values that are nearly normal.
+/// About one position in this many below `len`, each by itself, with values that are nearly normal.
 fn scattered(len: usize, one_in: u64) -> Entries {
     (0..len as u32)
         .filter(|&i| if one_in == 1 { i % 1000 > 0 } else { hash(i.into()).is_multiple_of(one_in) })

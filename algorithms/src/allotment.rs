@@ -99,7 +99,7 @@ impl Allotment {
     }
 }
 
-/// So many entries for each block, the same in every step.
+/// This many entries for each block, the same in every step.
 impl From<Vec<u32>> for Allotment {
     fn from(counts: Vec<u32>) -> Self {
         Self { shares: counts.into_iter().map(Share::fixed).collect() }

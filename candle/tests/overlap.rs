@@ -82,7 +82,7 @@ fn overlap<'s>(session: &'s Session, weights: &[(String, Var)], method: &Method,
     Overlap::new(session, weights.to_vec(), method.clone(), merge).unwrap()
 }
 
-/// The parameters of each rank after so many steps, and how many groups there are.
+/// The parameters of each rank after this many steps, and how many groups there are.
 fn train(workers: u32, method: &Method, merge: &str, steps: usize, overlaps: bool) -> Vec<(Vec<u32>, usize)> {
     job(workers, |session| {
         let weights = weights();
@@ -384,7 +384,7 @@ fn a_layer_with_a_larger_gradient_sends_more() {
     assert!(ranks[0].0[0].contains(&(k - 2 * floor)), "{:?}", ranks[0].0);
 }
 
-/// Groups would be sent before the norm is known. One group trains as ever.
+/// Groups would be sent before the norm is known. One group trains as before.
 #[test]
 fn local_clipping_takes_one_group() {
     let clips =

@@ -32,7 +32,7 @@ impl fmt::Display for Operation {
 /// Streams that are ours.
 pub(crate) const STREAMS: usize = 4;
 
-/// So many operations of each stream are before something.
+/// This many operations of each stream are before something.
 type Clock = [u64; STREAMS];
 
 /// Operations of a stream that are remembered, the newest.

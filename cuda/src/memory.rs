@@ -28,7 +28,7 @@ impl fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// So many bytes, with anything in them, for what a sentence says if there are not so many.
+    /// This many bytes, with anything in them, for what a sentence says if there are not so many.
     pub(crate) fn new(context: &Arc<Context>, bytes: usize, what: &str) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
         let address = context.allocate(bytes, what)?;
@@ -126,7 +126,7 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// At least so many bytes, with anything in them.
+    /// At least this many bytes, with anything in them.
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DeviceError> {
         let bytes = bytes.next_power_of_two().max(4096);
         let _entered = context.enter()?;
@@ -174,7 +174,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Where a part of so many bytes begins.
+    /// Where a part of this many bytes begins.
     pub(crate) fn take(&mut self, bytes: usize) -> usize {
         let start = self.bytes;
         self.bytes += bytes.next_multiple_of(ALIGNMENT);

@@ -164,7 +164,7 @@ impl Staged<'_> {
         unsafe { context.order(uploads, self.stream) }
     }
 
-    /// Copies so many bytes to the pinned half, at byte `to` of it, once what the stream of downloads waits for is done.
+    /// Copies this many bytes to the pinned half, at byte `to` of it, once what the stream of downloads waits for is done.
     ///
     /// # Safety
     /// There are so many bytes at the address until this is done.

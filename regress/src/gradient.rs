@@ -28,7 +28,7 @@ struct Piece {
 }
 
 impl Computer {
-    /// For a loss, so many threads, and samples of so many features.
+    /// For a loss, this many threads, and samples of this many features.
     pub(crate) fn new(loss: Loss, threads: usize, features: usize) -> Self {
         let piece =
             || Piece { sums: vec![0.0; features], in_piece: vec![0; features.div_ceil(64)], loss: 0.0 };

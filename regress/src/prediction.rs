@@ -13,7 +13,7 @@ use crate::job::signs;
 use crate::model::Model;
 use crate::scoring;
 
-/// What came of a prediction.
+/// The result of a prediction.
 #[derive(Clone, Debug)]
 pub struct Predicted {
     /// Margins in the order of the samples in the file.

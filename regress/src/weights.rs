@@ -53,7 +53,7 @@ impl<'a> Weights<'a> {
         self.scale
     }
 
-    /// A step against a sum of gradients of so many samples.
+    /// A step against a sum of gradients of this many samples.
     pub(crate) fn step(&mut self, gradient: &Entries<f32>, samples: u64, rate: f64) {
         self.scale *= 1.0 - rate * self.penalty.l2;
         let factor = rate / samples.max(1) as f64 / self.scale;

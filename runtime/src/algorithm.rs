@@ -31,7 +31,7 @@ use crate::timeline::What;
 pub(crate) use actor::{Actor, Waiting};
 pub(crate) use message::{Begin, Message, Noted, Open, Outcome, Reply, Shared, Times, Worked, look, tell};
 
-/// Work on at most so many entries is done where it is met.
+/// Work on at most this many entries is done where it is met.
 pub(crate) const INLINE: usize = 1 << 13;
 
 /// How far an execution came; nothing if its step is gone.

@@ -94,7 +94,7 @@ pub(crate) struct Auto {
 }
 
 impl Auto {
-    /// Measures if that was not done in this session, and chooses for groups of so many entries. All ranks call it together.
+    /// Measures if that was not done in this session, and chooses for groups of this many entries. All ranks call it together.
     ///
     /// # Errors
     /// A job that has failed, and options that no method takes.
@@ -110,7 +110,7 @@ impl Auto {
         Ok(Self { courses, probed, speaks, said: BTreeSet::new() })
     }
 
-    /// The same for one group of n entries whose gradients are sparse already, of which each worker brings so many entries now. The
+    /// The same for one group of n entries whose gradients are sparse already, of which each worker brings this many entries now. The
     /// ranks agree on how many that are.
     ///
     /// # Errors

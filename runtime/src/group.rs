@@ -208,7 +208,7 @@ impl<T: Element> Group<T> {
         Ok(self.residual.recut(schedule.partition.clone(), schedule.quotas())?)
     }
 
-    /// What each peer may have waiting here, in bytes: two steps, since a peer may be one step ahead, and so many steps as have a
+    /// What each peer may have waiting here, in bytes: two steps, since a peer may be one step ahead, and this many steps as have a
     /// megabyte, so that small steps need no message of their own for each credit.
     pub(crate) fn windows(&self) -> Vec<Window> {
         let window = |(&Rank(peer), &volume): (&Rank, &Volume)| (Peer(peer), self.number, window(volume));

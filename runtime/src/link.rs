@@ -6,7 +6,7 @@
 //!
 //! **Credit.** A receiver says for each gradient how many bytes its peer may have sent of it since the beginning. A sender
 //! keeps what goes beyond that, so a peer that is several steps ahead, or whose groups are ready in another order, waits
-//! with its own memory and not with this worker's. Credit is given for what was taken in or thrown away, and leaves room for
+//! with its own memory and not with this worker's. Credit is given for what was taken in or discarded, and leaves room for
 //! more than half of a window at any time; since a window is at least two steps, the next message of any step always fits
 //! once what came before it was taken in. Of a gradient that is gone only sums remain: how much was sent, and how much the peer may
 //! still have on its way.
@@ -81,7 +81,7 @@ struct Flow {
     /// How many the peer lets this worker have sent.
     allowed: u64,
     received: u64,
-    /// Taken in or thrown away.
+    /// Taken in or discarded.
     consumed: u64,
     /// How many this worker lets the peer have sent.
     granted: u64,
@@ -277,7 +277,7 @@ impl Link {
         (moves(moved.sent, before.sent), moves(moved.received, before.received))
     }
 
-    /// Lets the peer have so many bytes of a gradient waiting here, at least.
+    /// Lets the peer have this many bytes of a gradient waiting here, at least.
     pub(crate) fn widen(&mut self, gradient: u32, window: u64) {
         let flow = self.flows.entry(gradient).or_default();
         flow.window = flow.window.max(window);

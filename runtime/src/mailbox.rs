@@ -24,7 +24,7 @@ pub(crate) enum Command {
     Add(u32, Box<dyn Actor>),
     /// And ends it, once its steps are over.
     Retire(u32),
-    /// Peers get credit: so many bytes of a gradient may wait here.
+    /// Peers get credit: this many bytes of a gradient may wait here.
     Widen(Vec<Window>),
     /// To the exchange whose groups have numbers from this one on.
     To(u32, Box<dyn Any + Send>),
@@ -42,7 +42,7 @@ pub(crate) enum Command {
     Leave(oneshot::Sender<()>),
 }
 
-/// So many bytes of a gradient that one peer may have waiting here.
+/// This many bytes of a gradient that one peer may have waiting here.
 pub(crate) type Window = (Peer, u32, u64);
 
 /// Where to send commands.

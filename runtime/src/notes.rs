@@ -92,7 +92,7 @@ pub(crate) enum Says {
     Lines(Arc<str>, Bytes),
 }
 
-/// What comes of a call.
+/// The result of a call.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// The notes of all ranks that gave one.

@@ -71,7 +71,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// For layers of so many entries.
+    /// For layers of this many entries.
     ///
     /// # Errors
     /// No layers, or layers without entries.

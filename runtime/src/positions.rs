@@ -83,7 +83,7 @@ impl Positions {
         Position::decode(payload).map(|position| self.0.insert(peer, position)).is_some()
     }
 
-    /// Where a peer is, seen from a step for which so many bytes of its bags have come; none if it is in that step, or has
+    /// Where a peer is, seen from a step for which this many bytes of its bags have come; none if it is in that step, or has
     /// not reported.
     pub(crate) fn seen_from(&self, id: StepId, peer: Peer, came: u64) -> Option<Seen> {
         let Position { sent, calls, next } = self.0.get(&peer)?;

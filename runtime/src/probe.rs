@@ -173,7 +173,7 @@ impl Prober<'_> {
         self.measure(distance, count as usize * size, size, true)
     }
 
-    /// Sends so many bytes at once, in pieces, and receives as many.
+    /// Sends this many bytes at once, in pieces, and receives as many.
     fn volley(&mut self, distance: u32, bytes: usize, piece: usize) -> Result<(Duration, Duration), Error> {
         self.measure(distance, bytes, piece, false)
     }
@@ -431,7 +431,7 @@ pub(crate) fn bytes(numbers: &[f64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// So many numbers of each rank. One that is missing or none counts as infinite: a rank is not believed to be fast that said
+/// This many numbers of each rank. One that is missing or none counts as infinite: a rank is not believed to be fast that said
 /// nothing.
 pub(crate) fn numbers(notes: &[Bytes], count: usize) -> Vec<Vec<f64>> {
     let number = |note: &Bytes, i: usize| {

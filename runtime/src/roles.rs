@@ -24,7 +24,7 @@ pub struct Roles {
     pub on_failure: OnFailure,
 }
 
-/// Roles among so many ranks.
+/// Roles among this many ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoleMap {
     /// The number of workers, P. They have the first ranks.

@@ -304,7 +304,7 @@ impl Job {
 }
 
 impl Inner {
-    /// Numbers for so many groups, from this one on; all ranks ask in the same order.
+    /// Numbers for this many groups, from this one on; all ranks ask in the same order.
     pub(crate) fn number(&self, count: u32) -> Option<u32> {
         let next = |first: u32| first.checked_add(count).filter(|next| *next <= SERVED);
         self.numbers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()

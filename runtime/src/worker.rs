@@ -354,7 +354,7 @@ impl Worker {
     }
 
     /// Notifies all peers, and when they know, this worker's own steps: a trainer that hears of the failure may end the
-    /// process, and no rank shall then take this worker for the culprit. Each peer that hears of it says so to all its own.
+    /// process, and no rank may then take this worker for the culprit. Each peer that hears of it says so to all its own.
     fn fail(&mut self, mut failure: Failure, now: Instant) {
         if self.has_failed() || self.drops(&failure) {
             return;

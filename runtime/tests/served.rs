@@ -151,7 +151,7 @@ impl Running {
         String::from_utf8(self.note(name, rank)?).ok()?.parse().ok()
     }
 
-    /// Waits until a worker has made so many steps, then a moment longer.
+    /// Waits until a worker has made this many steps, then a moment longer.
     fn wait(&self, rank: u32, steps: u64, then: Duration) {
         let since = Instant::now();
         while self.number("done", rank).is_none_or(|done| done < steps) {

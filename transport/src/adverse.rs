@@ -240,7 +240,7 @@ impl Memory {
         Bytes::from_owner(lent)
     }
 
-    /// So many bytes of one of the buffers, if one is free. What is in them is left from before.
+    /// This many bytes of one of the buffers, if one is free. What is in them is left from before.
     fn lent(self: &Arc<Self>, length: usize) -> Option<Lent> {
         let mut buffer = self.buffers().pop()?;
         buffer.resize(SHIFT + length, 0xdb);

@@ -120,7 +120,7 @@ pub trait Link: Send {
         Moved::default()
     }
 
-    /// Memory for a payload of so many bytes, at most [`MAX_PAYLOAD`], at a multiple of four bytes. A network that needs payloads in
+    /// Memory for a payload of this many bytes, at most [`MAX_PAYLOAD`], at a multiple of four bytes. A network that needs payloads in
     /// memory of its own lends that, so that nothing is copied on the way; what lies elsewhere it copies when it is submitted. It
     /// never waits: when its own memory runs short, it lends other. A lease outlives the link, and its payload may be
     /// sent on any link, several times.

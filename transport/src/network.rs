@@ -134,13 +134,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// So many bytes were handed to the network, and so many messages whole.
+    /// This many bytes were handed to the network, and this many messages whole.
     pub fn sent(&self, bytes: usize, messages: usize) {
         self.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
         self.messages_sent.fetch_add(messages as u64, Ordering::Relaxed);
     }
 
-    /// So many bytes came, and so many messages whole.
+    /// This many bytes came, and this many messages whole.
     pub fn received(&self, bytes: usize, messages: usize) {
         self.bytes_received.fetch_add(bytes as u64, Ordering::Relaxed);
         self.messages_received.fetch_add(messages as u64, Ordering::Relaxed);

@@ -59,7 +59,7 @@ pub enum MethodError {
         /// The entries of the gradient.
         n: usize,
     },
-    /// What a method says against its options among so many workers.
+    /// What a method says against its options among this many workers.
     #[error("{0}")]
     Refused(String),
     /// An option of another method.

@@ -178,7 +178,7 @@ pub struct Routine {
 }
 
 impl Routine {
-    /// A method before its first step, with a gradient of so many entries or of these layers. `stream` distinguishes gradients
+    /// A method before its first step, with a gradient of this many entries or of these layers. `stream` distinguishes gradients
     /// that are exchanged side by side: it must be the same on all workers, and seeds the random numbers of rounding.
     ///
     /// # Errors

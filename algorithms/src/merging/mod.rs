@@ -176,7 +176,7 @@ pub enum MergingError {
         /// What it says.
         text: String,
     },
-    /// No forecast for so many entries.
+    /// No forecast for this many entries.
     #[error(transparent)]
     Forecast(#[from] RoutineError),
 }

@@ -15,7 +15,7 @@ pub struct Correction {
     pub mask: bool,
     /// Local gradient clipping (§3.2): a worker's gradient is shortened to this norm divided by √P before it is accumulated.
     pub clip: Option<f32>,
-    /// Density warm-up (§3.3): the density falls from 25% to what the method is set to over so many steps. 0 for none.
+    /// Density warm-up (§3.3): the density falls from 25% to what the method is set to over this many steps. 0 for none.
     pub warm_up: u64,
 }
 
@@ -109,7 +109,7 @@ impl Correction {
         }
     }
 
-    /// The factor, below 1, that shortens a gradient of this norm, among so many workers. None where it is short enough, and
+    /// The factor, below 1, that shortens a gradient of this norm, among this many workers. None where it is short enough, and
     /// where the norm is not finite: then its values are judged one by one.
     pub fn shortening(&self, norm: f64, workers: u32) -> Option<f64> {
         let limit = f64::from(self.clip?) / f64::from(workers).sqrt();

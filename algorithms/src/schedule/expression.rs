@@ -43,7 +43,7 @@ pub(super) enum Node {
     Proposed(Kept),
     /// Indices that are the same on every worker, by the rule of this number.
     Drawn(u32),
-    /// One of so many pieces of one.
+    /// One of this many pieces of one.
     Piece { of: Term, piece: u32, pieces: u32 },
     /// A note about what this expression was chosen from.
     Seen(Term),
@@ -89,7 +89,7 @@ struct Stored {
 }
 
 impl Expressions {
-    /// Up to rotation among so many ranks, 1 for none, in so many blocks.
+    /// Up to rotation among this many ranks, 1 for none, in this many blocks.
     pub(super) fn new(turns: u32, blocks: usize) -> Self {
         Self { turns, blocks: blocks as u32, nodes: Vec::new(), terms: HashMap::new() }
     }

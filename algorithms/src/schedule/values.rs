@@ -75,7 +75,7 @@ impl<T: Element> Held<T> {
         Held::Bag(bag.into())
     }
 
-    /// What came of sparse entries, whichever form it has now.
+    /// A sum of sparse entries, whichever form it has now.
     fn of_sparse(bag: Bag<T>) -> Self {
         Held::Bag(Carried { switched: true, ..bag.into() })
     }

@@ -2,7 +2,7 @@
 
 use crate::Element;
 
-/// One entry of so many is sampled, as long as that is within [`SAMPLES`].
+/// One entry of this many is sampled, as long as that is within [`SAMPLES`].
 const SPACING: usize = 32;
 /// Entries sampled: enough for an estimate, and few, since each costs one access to memory.
 const SAMPLES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 15;

@@ -46,9 +46,9 @@ pub enum Selector {
     Top,
     /// The largest of each layer.
     Layers,
-    /// The largest of each of so many blocks of equal lengths.
+    /// The largest of each of this many blocks of equal lengths.
     Blocks(u32),
-    /// The largest of every so many consecutive entries.
+    /// The largest of each run of this many consecutive entries.
     Bucketed(u32),
     /// k drawn at random, by each worker for itself.
     Random,
@@ -279,7 +279,7 @@ impl Selection {
         }
     }
 
-    /// Learns from a step in which so many entries were chosen.
+    /// Learns from a step in which this many entries were chosen.
     pub fn learn(&self, memory: &mut [f64], chosen: usize) {
         if let Selector::Sidco(_) = self.selector {
             sidco::learn(memory, chosen, self.k, self.layers.entries());

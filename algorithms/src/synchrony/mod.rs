@@ -66,7 +66,7 @@ pub enum Event {
         /// The worker.
         worker: u32,
     },
-    /// A worker has ended, or has failed and the others go on without it. What it pushed before still counts; what comes of it
+    /// A worker has ended, or has failed and the others go on without it. What it pushed before still counts; its results
     /// afterwards does not.
     Left {
         /// The worker.

@@ -189,7 +189,7 @@ proptest! {
         }
     }
 
-    /// What a block takes is bounded by its length, and where it may have so many entries, a longer one takes no less.
+    /// What a block takes is bounded by its length, and where it may have this many entries, a longer one takes no less.
     #[test]
     fn a_longer_block_takes_no_less(most in 0u32..3000, len in 0u32..6000, longer in 0u32..6000) {
         fn holds<T: Element>(most: u32, len: u32, longer: u32) -> Result<(), TestCaseError> {

@@ -7,7 +7,7 @@ use gleaner_algorithms::{Allotment, Block, Partition, Rank, SparsityError};
 
 use super::by_hand::{self, add, copy, exchange, give, keep, place, schedules, slots, swap};
 
-/// Why the checker refuses: 8 entries, in so many blocks.
+/// Why the checker refuses: 8 entries, in this many blocks.
 fn refused(blocks: usize, steps: Vec<Vec<Step>>) -> CheckError {
     check(schedules(8, blocks, steps)).unwrap_err()
 }

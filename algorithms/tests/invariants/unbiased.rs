@@ -60,7 +60,7 @@ fn truncated(gradients: &[Vec<f32>], k: usize, levels: f64) -> Vec<f64> {
     sums
 }
 
-/// How far the mean of so many independent numbers of this variance and range may lie from their expectation: the empirical
+/// How far the mean of this many independent numbers of this variance and range may lie from their expectation: the empirical
 /// Bernstein bound (Audibert, Munos, Szepesvári, 2009, theorem 1), which holds for every distribution and every count.
 fn bernstein(count: f64, variance: f64, range: f64) -> f64 {
     let log = (3.0 / ERROR_RATE).ln();
@@ -111,7 +111,7 @@ fn what_a_quantised_all_reduce_delivers_is_right_on_average() {
     }
 }
 
-/// How often two roundings of the same values gave the same, in each of so many parts.
+/// How often two roundings of the same values gave the same, in each of this many parts.
 fn alike(a: &[f32], b: &[f32], parts: usize) -> Vec<f64> {
     let part = a.len() / parts;
     let share = |(a, b): (&[f32], &[f32])| {

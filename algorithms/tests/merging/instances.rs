@@ -65,7 +65,7 @@ impl Costs for Jumps {
     }
 }
 
-/// A pass of so many layers, and costs of a family. The exchange of all layers takes from a tenth of the backward pass to
+/// A pass of this many layers, and costs of a family. The exchange of all layers takes from a tenth of the backward pass to
 /// ten times as long, half of the layers are small, and start-ups are from a thousandth of the backward pass to all of it.
 pub fn instance(
     chance: &mut Chance,

@@ -117,7 +117,7 @@ fn merging_strategies_are_never_better() {
     assert!(worse > 1000, "the others are no optimum: {worse}");
 }
 
-/// The pairs of times that no other grouping of the first so many layers is no later than in both, with nothing left out: sorted, for each
+/// The pairs of times that no other grouping of the first n layers is no later than in both, with nothing left out: sorted, for each
 /// number of layers from one on.
 fn complete(pass: &Pass, costs: &dyn Costs, place: Placement) -> Vec<Vec<(f64, f64)>> {
     let layers = pass.layers();

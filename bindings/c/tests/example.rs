@@ -85,7 +85,7 @@ impl Program {
         self.folder.path().join("program")
     }
 
-    /// Runs it on so many workers, and gives what each printed.
+    /// Runs it on this many workers, and gives what each printed.
     fn run(&self, workers: u32, arguments: &[&str]) -> Vec<String> {
         let secret = self.folder.path().join("job.secret");
         fs::write(&secret, Secret::random().unwrap().to_hex()).unwrap();

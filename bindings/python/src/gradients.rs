@@ -98,7 +98,7 @@ impl Gradients {
 
 #[pymethods]
 impl Gradients {
-    /// The gradient of a parameter is ready: so many float32 values at an address, which are free when this returns.
+    /// The gradient of a parameter is ready: this many float32 values at an address, which are free when this returns.
     ///
     /// No other code writes to the memory during the call.
     fn ready(&self, py: Python<'_>, parameter: &str, address: usize, count: usize) -> PyResult<()> {
@@ -109,7 +109,7 @@ impl Gradients {
         })
     }
 
-    /// The same of so many values of a type at an address of the device, in the order of a stream. What is enqueued there afterwards may
+    /// The same of this many values of a type at an address of the device, in the order of a stream. What is enqueued there afterwards may
     /// overwrite them.
     fn ready_on_device(
         &self,

@@ -20,7 +20,7 @@ fn check<T>(address: usize, count: usize) -> PyResult<()> {
     Ok(())
 }
 
-/// So many values at an address.
+/// This many values at an address.
 ///
 /// # Errors
 /// An address that no such value can have.
@@ -52,7 +52,7 @@ pub unsafe fn values_mut<'a, T: Element>(address: usize, count: usize) -> PyResu
     Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut T, count) })
 }
 
-/// So many indices of 64 bits at an address, as PyTorch has them.
+/// This many indices of 64 bits at an address, as PyTorch has them.
 ///
 /// # Errors
 /// An address that no index can have, and indices that are not below 2³².
@@ -91,7 +91,7 @@ pub unsafe fn put_indices(indices: &[u32], address: usize) -> PyResult<()> {
     Ok(())
 }
 
-/// So many values of a type at an address of a device, to be used in some order. The driver says whose memory it is.
+/// This many values of a type at an address of a device, to be used in some order. The driver says whose memory it is.
 ///
 /// # Errors
 /// Another type than float32, float16 and bfloat16.

@@ -153,7 +153,7 @@ pub fn make(
 
 #[pymethods]
 impl Reducer {
-    /// Adds so many values at an address to the residual and starts the all-reduce of what is there.
+    /// Adds this many values at an address to the residual and starts the all-reduce of what is there.
     ///
     /// The memory is of the reducer's type, and no other code writes to it during the call.
     fn start(&self, py: Python<'_>, address: usize, count: usize) -> PyResult<Handle> {
@@ -174,7 +174,7 @@ impl Reducer {
         }
     }
 
-    /// Writes what waits here for a later step to memory of so many values.
+    /// Writes what waits here for a later step to memory of this many values.
     fn residual(&self, py: Python<'_>, address: usize, count: usize) -> PyResult<()> {
         let shared = self.0.get(py)?;
         let read = py.detach(|| {

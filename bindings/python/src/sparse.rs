@@ -90,7 +90,7 @@ pub fn make(
 
 #[pymethods]
 impl SparseReducer {
-    /// Starts the all-reduce of so many entries: indices of 64 bits at one address, which ascend, and values at another.
+    /// Starts the all-reduce of this many entries: indices of 64 bits at one address, which ascend, and values at another.
     ///
     /// The values are of the reducer's type, and no other code writes to either during the call.
     fn start(&self, py: Python<'_>, at: usize, address: usize, count: usize) -> PyResult<Handle> {
@@ -167,7 +167,7 @@ impl Entries {
         }
     }
 
-    /// Writes so many indices of 64 bits, in ascending order, to one address, and as many values of the update's type to another.
+    /// Writes this many indices of 64 bits, in ascending order, to one address, and as many values of the update's type to another.
     fn copy_to(&self, at: usize, address: usize, count: usize) -> PyResult<()> {
         match &self.0 {
             Values::F32(entries) => write(entries, at, address, count),

@@ -146,7 +146,7 @@ def _batch_norm():
 
 
 def _saves(folder, workers, step_count):
-    """So many steps, after which each rank saves its state."""
+    """This many steps, after which each rank saves its state."""
     rank = start()
     assert dist.get_world_size() == workers
     model = wrapped(linear(SIZES))

@@ -11,7 +11,7 @@ use gleaner_statistics::random::Generator;
 /// Random numbers that are made on the host: gradients repeat them from other places on.
 const RANDOM: usize = 1 << 25;
 
-/// Steps read gradients from different places, which are multiples of so many entries: vectors stay aligned.
+/// Steps read gradients from different places, which are multiples of this many entries: vectors stay aligned.
 const SHIFT: usize = 1 << 10;
 const SHIFTS: usize = 1 << 10;
 
@@ -178,7 +178,7 @@ impl<'a> Workload<'a> {
         Ok((whole, named(&self.device.end_trace()?, "a copy to the device")))
     }
 
-    /// How long the copy of so many bytes to the host takes, by itself.
+    /// How long the copy of this many bytes to the host takes, by itself.
     pub fn bare_out(&self, bytes: usize) -> Result<Duration, DeviceError> {
         self.device.start_trace();
         self.gradients[0].read(0..bytes)?;

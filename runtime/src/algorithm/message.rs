@@ -25,7 +25,7 @@ pub(crate) fn look<T: Element>(group: &Shared<T>) -> MutexGuard<'_, Group<T>> {
     group.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What comes of a step.
+/// The result of a step.
 pub(crate) enum Outcome<T: Element> {
     /// All groups are committed.
     Delivered { sums: Sums<T>, lost: f64, times: Vec<Times> },

@@ -13,7 +13,7 @@ use crate::group::{Group, Refused, Unfit, refusal_there};
 use crate::layout::{LayoutError, Parameter};
 
 impl Gradients {
-    /// A gradient of so many entries has come. Says which parameter's.
+    /// A gradient of this many entries has come. Says which parameter's.
     pub(super) fn receive(&mut self, parameter: &str, len: usize) -> Result<usize, Error> {
         self.receive_of_kind(parameter, false, |p| p.expect(len))
     }

@@ -71,7 +71,7 @@ pub struct Job {
     pub env: Vec<(String, String)>,
     /// Where the workers find each other, as host:port. Otherwise a random port of the first host.
     pub rendezvous: Option<String>,
-    /// The port at the first host, when it shall not be random.
+    /// The port at the first host, where it is not random.
     pub port: Option<u16>,
     /// Where the workers run, on every host; otherwise in the launcher's own directory.
     pub directory: Option<PathBuf>,

@@ -30,7 +30,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Of so many workers.
+    /// Of this many workers.
     pub fn of(world: u32) -> Self {
         Self { world, ..Self::default() }
     }

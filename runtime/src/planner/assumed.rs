@@ -115,7 +115,7 @@ impl Assumed {
         Self { times, ..self }
     }
 
-    /// Expects iterations so many times longer, or shorter, as with other groups were found instead of what is expected of those in the same
+    /// Expects iterations this many times longer, or shorter, as with other groups were found instead of what is expected of those in the same
     /// times: what the model misses of them it misses of these.
     pub(super) fn corrected(mut self, other: &Self, found: f64) -> Self {
         if found > 0.0 && other.expected.iteration > 0.0 {

@@ -74,7 +74,7 @@ impl<T: Element> SparseReducer<T> {
         Reducer::with(self.session.clone(), self.stream, parameter, method, Reduction::Sum, || Home::Sparse)
     }
 
-    /// What runs the method that is expected to be cheapest for so many entries.
+    /// What runs the method that is expected to be cheapest for this many entries.
     fn choose(&mut self, entries: usize) -> Result<Reducer<T>, Error> {
         let mut auto = Auto::sparse(&self.session, &self.choice, (self.parameter.len, entries))?;
         auto.announce(false, None);

@@ -114,7 +114,7 @@ trait Driver: Send {
     /// Goes on from what was saved.
     fn load(&mut self, state: &State) -> Result<(), CheckpointError>;
 
-    /// Goes on after so many exchanges from these true values, with nothing under way. Says which step comes next.
+    /// Goes on after this many exchanges from these true values, with nothing under way. Says which step comes next.
     fn begin(&mut self, exchanges: u64, values: &[f32]) -> u64;
 }
 

@@ -37,7 +37,7 @@ pub struct Pass {
     pub loss: f32,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Debug, Default)]
 pub struct Stepped {
     /// For how long the pass was over and the next could not begin: batch synchronisation time.
@@ -59,7 +59,7 @@ pub struct Stepped {
 }
 
 impl Stepped {
-    /// With what came of the stage that was waited for.
+    /// With the result of the stage that was waited for.
     pub(super) fn routine(self, finished: Finished) -> Self {
         let entries = self.entries + finished.entries;
         Self { entries, awaited: finished.awaited, skipped: finished.skipped.or(self.skipped), ..self }

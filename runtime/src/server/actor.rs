@@ -62,7 +62,7 @@ pub(crate) struct TakenIn {
 
 /// What was done with the shard.
 pub(crate) enum Done {
-    /// Pushes were applied: so many bytes of a worker's unit are taken in.
+    /// Pushes were applied: this many bytes of a worker's unit are taken in.
     Applied(Vec<(u32, usize, u64)>),
     /// Values are ready to be sent, by unit.
     Encoded {
@@ -228,7 +228,7 @@ impl Server {
         }
     }
 
-    /// Nothing more comes of a worker.
+    /// Nothing more comes from a worker.
     fn leave(&mut self, worker: u32, io: &mut Io) {
         self.left.insert(worker);
         match self.job.as_mut().map(|job| job.leave(worker)) {

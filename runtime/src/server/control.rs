@@ -102,7 +102,7 @@ impl Ask {
         bytes.into()
     }
 
-    /// None for what no worker of so many units says.
+    /// None for what no worker of this many units says.
     pub(crate) fn decode(mut bytes: &[u8], units: usize) -> Option<Self> {
         let (kind, step) = (bytes.try_get_u8().ok()?, bytes.try_get_u64_le().ok()?);
         let ask = match kind {
@@ -151,7 +151,7 @@ impl Answer {
         bytes.into()
     }
 
-    /// None for what no server of so many units says.
+    /// None for what no server of this many units says.
     pub(crate) fn decode(mut bytes: &[u8], units: usize) -> Option<Self> {
         let (kind, step) = (bytes.try_get_u8().ok()?, bytes.try_get_u64_le().ok()?);
         let answer = match kind {

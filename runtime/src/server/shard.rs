@@ -64,7 +64,7 @@ pub(crate) struct Values {
 pub(crate) struct Update {
     /// The learning rate.
     pub(crate) rate: f32,
-    /// Among so many workers the sum is a mean.
+    /// Among this many workers the sum is a mean.
     pub(crate) workers: u32,
     /// In the order in which they are added up.
     pub(crate) pushes: Vec<Push>,

@@ -31,7 +31,7 @@ pub(super) struct Splitting {
     loss: f64,
     samples: f64,
     passes: Vec<Vec<f64>>,
-    /// The highest rates so far, in bytes per second: of all that came at a time, and of what came of each worker.
+    /// The highest rates so far, in bytes per second: of all that came at a time, and of what came from each worker.
     rate: f64,
     rates: Vec<f64>,
 }

@@ -29,7 +29,7 @@ pub(crate) enum What {
     Send { to: u32, bytes: usize },
     /// Takes received entries in.
     Merge,
-    /// Takes what was delivered out of the residual of a group of so many entries.
+    /// Takes what was delivered out of the residual of a group of this many entries.
     Commit { entries: usize },
     /// The program says what.
     Program(Cow<'static, str>),
@@ -75,7 +75,7 @@ struct Events {
 }
 
 impl Recorder {
-    /// Records from now on, and keeps the newest events, so many at most.
+    /// Records from now on, and keeps the newest events, this many at most.
     pub(super) fn start(&self, most: usize) {
         *self.events() = Events { most, ..Events::default() };
         self.is_on.store(true, Ordering::Release);

@@ -26,7 +26,7 @@ pub fn run<T: Send>(over: Over, workers: u32, worker: impl Fn(Session) -> T + Sy
     run_as(over, workers, Roles::default(), worker)
 }
 
-/// The same on so many ranks, of which some may be parameter servers.
+/// The same on this many ranks, of which some may be parameter servers.
 pub fn run_as<T: Send>(
     over: Over,
     workers: u32,

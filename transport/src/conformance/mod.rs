@@ -171,7 +171,7 @@ pub async fn send(link: &mut dyn Link, messages: impl IntoIterator<Item = Messag
     exchange(link, messages, 0, |_| {}).await
 }
 
-/// Sends these messages and hears so many at the same time.
+/// Sends these messages and hears this many at the same time.
 ///
 /// # Errors
 /// A link that can carry no more.
@@ -192,7 +192,7 @@ pub async fn exchange(
     drive(link, submitted, expected, hear).await
 }
 
-/// Goes on until so many messages that were submitted are sent, and so many have come.
+/// Goes on until this many messages that were submitted are sent, and so many have come.
 async fn drive(
     link: &mut dyn Link,
     mut submitted: usize,

@@ -240,7 +240,7 @@ async fn what_is_no_message_is_damage_and_the_peer_is_still_heard_of() {
             matches!(error, LinkError::Damaged { peer: Peer(1), .. })
         };
         assert!(is_right, "{error:?}");
-        // What this side says still arrives, while what comes is thrown away.
+        // What this side says still arrives, while what comes is discarded.
         stream.write_all(&vec![0; 100_000]).await.unwrap();
         send(&mut link, [message(Tag::CONTROL, 3)]).await.unwrap();
         let mut heard = raw.accept_uni().await.unwrap();

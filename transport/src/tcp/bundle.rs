@@ -68,7 +68,7 @@ struct Incoming {
     next: u64,
     /// Bytes that wait in all sockets.
     held: usize,
-    /// What came and was no message of ours: what follows is thrown away.
+    /// What came and was no message of ours: what follows is discarded.
     is_damaged: bool,
     /// Since the first socket has ended: why, until it is reported, and when the others have had their time.
     end: Option<(Option<LinkError>, Pin<Box<Sleep>>)>,

@@ -371,7 +371,7 @@ impl Until {
     }
 }
 
-/// What came of dialling once.
+/// The result of dialling once.
 enum Attempt {
     /// There is a link.
     Done,

@@ -420,7 +420,7 @@ pub(super) async fn read_outcome(stream: &mut Stream) -> io::Result<Outcome> {
     Outcome::decode(&read_frame(stream, MAX_PAYLOAD).await?).map_err(io::Error::other)
 }
 
-/// Reads a payload of at most so many bytes, with its header.
+/// Reads a payload of at most this many bytes, with its header.
 pub(super) async fn read_frame(stream: &mut Stream, most: usize) -> io::Result<Vec<u8>> {
     let mut head = [0; HEADER];
     stream.read_exact(&mut head).await?;

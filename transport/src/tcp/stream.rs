@@ -199,7 +199,7 @@ impl Seal {
         Ok(None)
     }
 
-    /// Room for a record of so many bytes, behind what is there of it.
+    /// Room for a record of this many bytes, behind what is there of it.
     fn room(&mut self, needed: usize) -> &mut [u8] {
         let most = if self.reads_ahead { needed + BEHIND } else { needed };
         if self.raw.is_empty() || self.input.len() < self.raw.start + most {

@@ -64,7 +64,7 @@ impl Window {
         self.used.messages - self.freed.messages < MESSAGES as u64
     }
 
-    /// The next slot for so many bytes, which lies in one piece: what is left at the end of the ring is passed over.
+    /// The next slot for this many bytes, which lies in one piece: what is left at the end of the ring is passed over.
     fn slot(&self, length: usize) -> Option<Slot> {
         let (size, length) = (RING as u64, (length as u64).next_multiple_of(ALIGNMENT));
         let offset = self.used.position % size;
@@ -77,7 +77,7 @@ impl Window {
         (length <= size && end - self.freed.position <= size).then_some(Slot { offset, end })
     }
 
-    /// Uses a message, and a slot for so many bytes if it is long.
+    /// Uses a message, and a slot for this many bytes if it is long.
     fn take(&mut self, long: Option<usize>) -> Option<Option<Slot>> {
         if !self.has_room() {
             return None;
@@ -97,7 +97,7 @@ impl Window {
 pub(super) struct Allowance(Window);
 
 impl Allowance {
-    /// Uses a message, and a slot of the peer's ring for so many bytes if it is a long one. None while there is no room.
+    /// Uses a message, and a slot of the peer's ring for this many bytes if it is a long one. None while there is no room.
     pub(super) fn take(&mut self, long: Option<usize>) -> Option<Option<Slot>> {
         self.0.take(long)
     }
@@ -124,7 +124,7 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    /// A message has come, and lies in that slot if it is a long one of so many bytes.
+    /// A message has come, and lies in that slot if it is a long one of this many bytes.
     pub(super) fn come(&mut self, long: Option<usize>) -> Result<Option<Slot>, Overrun> {
         self.window.take(long).ok_or(Overrun)
     }

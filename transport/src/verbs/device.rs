@@ -214,7 +214,7 @@ impl List {
     }
 
     fn devices(&self) -> impl Iterator<Item = *mut sys::Device> {
-        // SAFETY: the list has so many entries until it is freed.
+        // SAFETY: the list has this many entries until it is freed.
         (0..self.count).map(|index| unsafe { *self.first.as_ptr().add(index) })
     }
 

@@ -60,7 +60,7 @@ impl Proof {
         proof
     }
 
-    /// The same where all do what was proved, rotated by so many ranks: what rank 0 does there, this rank does.
+    /// The same where all do what was proved, rotated by this many ranks: what rank 0 does there, this rank does.
     ///
     /// # Errors
     /// Schedules whose lanes do not come round with the blocks.

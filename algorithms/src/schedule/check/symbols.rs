@@ -122,7 +122,7 @@ impl Symbols {
         move |of| Kept { of, among, rule: Some(number), reads, rounded: None }
     }
 
-    /// What comes of a value of which something was kept.
+    /// The value after something of it was kept.
     fn kept(&mut self, kept: Kept, value: Value) -> Value {
         let term = self.expressions.intern(Node::Kept(kept));
         Value { term, selected: true, kept_here: true, own: false, ..value }

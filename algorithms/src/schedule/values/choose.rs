@@ -261,7 +261,7 @@ impl<T: Element> Context<T> {
     }
 
     /// Where a rounding takes its random numbers from: the same for every copy of a content, another one in each step of
-    /// the job, each slot and each stage, and on each worker that rounds what it holds `alone`: equal gradients shall not have
+    /// the job, each slot and each stage, and on each worker that rounds what it holds `alone`: equal gradients must not have
     /// equal errors, which would add up.
     pub(super) fn seed_of(&self, place: Place, stage: u32, alone: bool) -> u64 {
         let place = u64::from(place.block.0) << 32 | u64::from(place.lane);

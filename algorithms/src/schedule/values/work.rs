@@ -47,7 +47,7 @@ pub struct Done<T: Element = f32> {
     own: Option<OwnChoice>,
 }
 
-/// What comes of one slot.
+/// The result of one slot.
 #[derive(Debug)]
 struct Output<T: Element> {
     place: Place,
@@ -109,7 +109,7 @@ impl<T: Element> Values<T> {
         }
     }
 
-    /// Puts back what came of work.
+    /// Puts back the results of work.
     pub(in super::super) fn complete(&mut self, store: &mut Store<Held<T>>, done: Done<T>) {
         self.tally = self.tally + done.tally;
         if let Some(own) = done.own {

@@ -68,7 +68,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// How long it takes until every worker has pushed so many bytes and has pulled as many.
+    /// How long it takes until every worker has pushed this many bytes and has pulled as many.
     ///
     /// A link is busy for what runs over it in one direction, by its rate. With N workers and S servers, of B bytes each:
     ///

@@ -35,7 +35,7 @@ pub struct Lgp {
 const PART: usize = 4096;
 
 impl Lgp {
-    /// For so many parameters, with the optimiser that makes the true updates.
+    /// For this many parameters, with the optimiser that makes the true updates.
     pub fn new(correction: StandIn, sgd: Sgd, entries: usize) -> Self {
         let velocities = if correction != StandIn::Off && sgd.momentum != 0.0 { entries } else { 0 };
         let averages = if matches!(correction, StandIn::Average(_)) { entries } else { 0 };

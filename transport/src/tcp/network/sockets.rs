@@ -35,7 +35,7 @@ struct Expected {
     sender: mpsc::UnboundedSender<Admitted>,
 }
 
-/// What came of one that was let in: which socket of the link it is, in which turn it came, and nothing else if it was lost since.
+/// The result of one that was accepted: which socket of the link it is, in which turn it came, and nothing else if it was lost since.
 type Admitted = (u8, usize, Option<Stream>);
 
 /// What one link waits for.

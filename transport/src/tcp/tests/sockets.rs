@@ -24,7 +24,7 @@ struct Fault {
     /// From the beginning, and ended by `now`.
     holds: AtomicBool,
     now: Notify,
-    /// So many connections after the first are closed at once.
+    /// This many connections after the first are closed at once.
     cuts: usize,
     /// It ends when its acceptor has welcomed it, and before its dialler hears that.
     unheard: bool,

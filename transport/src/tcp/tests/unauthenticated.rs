@@ -41,7 +41,7 @@ pub(super) async fn met_as(is_plain: bool) -> (Job, TcpNetwork, Stream, Box<dyn 
 }
 
 /// What unauthenticated peers may send: none of it is answered.
-fn rubbish(job: &Job) -> Vec<Vec<u8>> {
+fn invalid(job: &Job) -> Vec<Vec<u8>> {
     let forged = said(&Secret::random().unwrap().key_of(ID), &job.hello(1));
     let of_another_job = said(&job.secret.key_of("16"), &job.hello(1));
     let mut altered = job.said(&job.hello(1));
@@ -63,7 +63,7 @@ async fn unauthenticated_peers_get_no_byte_and_the_job_begins() {
     let silent = TcpStream::connect(job.address).await.unwrap();
     let mut halfway = TcpStream::connect(job.address).await.unwrap();
     halfway.write_all(&job.said(&job.hello(1))[..50]).await.unwrap();
-    for bytes in rubbish(&job) {
+    for bytes in invalid(&job) {
         assert_eq!(answer(job.address, &bytes).await, []);
     }
     let one = join(job.config(1)).await.unwrap();
@@ -83,7 +83,7 @@ async fn unauthenticated_peers_get_no_byte_and_the_job_begins() {
 #[tokio::test]
 async fn unauthenticated_peers_get_no_byte_while_the_job_goes_on() {
     let (job, mut zero, mut stream, mut link) = met().await;
-    for bytes in rubbish(&job) {
+    for bytes in invalid(&job) {
         assert_eq!(answer(job.address, &bytes).await, []);
         refused(&mut zero).await;
     }
