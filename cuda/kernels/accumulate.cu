@@ -20,7 +20,7 @@ __device__ __forceinline__ u32 place_of_item(u32 i) {
     return VECTORS ? i / 4 * (4 * LANES) + lane_of_thread() * 4 + i % 4 : i * LANES + lane_of_thread();
 }
 
-// Adds a segment of whole vectors. No load or store hints to the caches that it is not needed again: with such hints an H200 was slower.
+// Adds a segment of whole vectors. No load or store tells the caches that it is not needed again: with such hints an H200 was slower.
 template <class Format>
 __device__ __forceinline__ void add_vectors(
     float* values, const typename Format::Stored* gradient, bool replaces, float (&sums)[ITEMS]

@@ -43,7 +43,7 @@ __device__ __forceinline__ void note_smallest(u32 smallest, Cut* cut) {
     }
 }
 
-// How many larger and how many equal entries come before a tile or a record, of which this many make a chunk.
+// How many larger and how many equal entries come before a tile or a record, of which so many make a chunk.
 __device__ __forceinline__ Tallies tallies_before(const u32* counts, const u64* chunks, u32 number, u32 chunk) {
     u64 lower = chunks[number / chunk];
     Tallies before = {static_cast<u32>(lower) + counts[2 * number], static_cast<u32>(lower >> 32) + counts[2 * number + 1]};

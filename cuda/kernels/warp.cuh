@@ -1,4 +1,4 @@
-// What the lanes of a warp exchange, and how a warp reads its part of a tile.
+// What the lanes of a warp tell each other, and how a warp reads its part of a tile.
 
 __device__ __forceinline__ u32 lane_of_thread() {
     return threadIdx.x % LANES;
