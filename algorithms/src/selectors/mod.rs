@@ -287,7 +287,7 @@ impl Selection {
     }
 
     /// Chooses from a gradient of n values, none of them NaN or infinite. `candidates` are the entries that were collected
-    /// on the way, if any were; `seed` is another one in each step, and read only where chance decides.
+    /// on the way, if any were; `seed` is another one in each step, and read only by random selectors.
     pub fn choose<T: Element>(
         &self,
         values: &[T],

@@ -13,7 +13,7 @@ use gleaner_algorithms::forecast::{Model, Network, Speed};
 use gleaner_algorithms::merging::{
     Costs, Grouping, MODELS, Optimal, Pass, Placement, Predicted, Problem, STRATEGIES, evaluate,
 };
-use instances::{Chance, FAMILIES, Family, instance};
+use instances::{Random, FAMILIES, Family, instance};
 
 const SEED: u64 = 18;
 
@@ -56,14 +56,14 @@ fn printed(pass: &Pass, costs: &dyn Costs, place: Placement, bits: usize) -> f64
 /// last bit by the evaluator, and within rounding (10⁻¹², as sums are taken in another order) by the paper's equations.
 #[test]
 fn merging_optimal_is_the_minimum() {
-    let mut chance = Chance::new(SEED);
+    let mut random = Random::new(SEED);
     let mut compared = 0;
     for round in 0..4000 {
-        let (family, seed) = (FAMILIES[round % FAMILIES.len()], chance.next());
-        let mut chance = Chance::new(seed);
+        let (family, seed) = (FAMILIES[round % FAMILIES.len()], random.next());
+        let mut random = Random::new(seed);
         // Few large ones: they take long.
-        let layers = if round % 100 < 5 { 11 + chance.below(4) } else { 1 + chance.below(10) };
-        let (pass, costs) = instance(&mut chance, layers, family).unwrap();
+        let layers = if round % 100 < 5 { 11 + random.below(4) } else { 1 + random.below(10) };
+        let (pass, costs) = instance(&mut random, layers, family).unwrap();
         for place in PLACES {
             let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
             let solution = Optimal::solve(&problem).unwrap();
@@ -85,13 +85,13 @@ fn merging_optimal_is_the_minimum() {
 /// On the evaluator no strategy is better than the optimum, and every time is made of its parts.
 #[test]
 fn merging_strategies_are_never_better() {
-    let mut chance = Chance::new(SEED + 1);
+    let mut random = Random::new(SEED + 1);
     let mut worse = 0;
     for round in 0..3000 {
-        let (family, seed) = (FAMILIES[round % FAMILIES.len()], chance.next());
-        let mut chance = Chance::new(seed);
-        let layers = 1 + chance.below(60);
-        let (pass, costs) = instance(&mut chance, layers, family).unwrap();
+        let (family, seed) = (FAMILIES[round % FAMILIES.len()], random.next());
+        let mut random = Random::new(seed);
+        let layers = 1 + random.below(60);
+        let (pass, costs) = instance(&mut random, layers, family).unwrap();
         for place in PLACES {
             let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
             let least = Optimal::solve(&problem).unwrap().iteration;
@@ -155,13 +155,13 @@ fn complete(pass: &Pass, costs: &dyn Costs, place: Placement) -> Vec<Vec<(f64, f
 /// little more. In whole numbers nothing is rounded, so both hold as they stand. The optimum leaves points out, and adds none.
 #[test]
 fn merging_frontiers_are_small() {
-    let mut chance = Chance::new(SEED + 2);
+    let mut random = Random::new(SEED + 2);
     let mut largest = [0; 2];
     for _ in 0..150 {
-        let seed = chance.next();
-        let mut chance = Chance::new(seed);
-        let layers = 1 + chance.below(60);
-        let (pass, costs) = instance(&mut chance, layers, Family::Whole).unwrap();
+        let seed = random.next();
+        let mut random = Random::new(seed);
+        let layers = 1 + random.below(60);
+        let (pass, costs) = instance(&mut random, layers, Family::Whole).unwrap();
         for (place, largest) in PLACES.into_iter().zip(&mut largest) {
             let frontiers = complete(&pass, costs.as_ref(), place);
             let most = |i: usize| match place {
@@ -192,7 +192,7 @@ fn merging_plans_a_thousand_layers_in_a_second() {
         return;
     }
     for family in FAMILIES {
-        let (pass, costs) = instance(&mut Chance::new(SEED + 3), 1000, family).unwrap();
+        let (pass, costs) = instance(&mut Random::new(SEED + 3), 1000, family).unwrap();
         for place in PLACES {
             let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
             let took = (0..5).map(|_| {

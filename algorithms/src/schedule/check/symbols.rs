@@ -100,7 +100,7 @@ impl Symbols {
         }) as u32
     }
 
-    /// Where a rounding takes its random numbers from. What is not left to chance does not depend on the lane.
+    /// Where a rounding takes its random numbers from. What is not random does not depend on the lane.
     fn rounding(&mut self, coding: Coding) -> impl Fn(Place) -> Option<(u32, u32)> + use<> {
         let known = self.codings.iter().position(|known| *known == coding);
         let number = known.unwrap_or_else(|| {

@@ -1,5 +1,5 @@
 //! Workers and servers in one process, event by event: workers compute gradients at the parameters that they see, messages take
-//! as long as chance has it, and servers do what their policies say.
+//! a random time, and servers do what their policies say.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -121,7 +121,7 @@ impl Simulation<'_> {
     }
 
     fn delay(&self) -> u64 {
-        1 + self.job.chance(&[1, self.messages]) % 30
+        1 + self.job.random(&[1, self.messages]) % 30
     }
 
     /// Entries of units that are in the background of a step, or not.
