@@ -47,7 +47,7 @@ pub enum MethodError {
     },
     /// Entries that are selected together are numbered with 32 bits.
     #[error(
-        "{method} would select {k} of {n} entries together; of so many fewer than {most} can be: choose a smaller k, or give \
+        "{method} would select {k} of {n} entries together; expected fewer than {most}: choose a smaller k, or give \
          each part of the model a gradient of its own",
         most = u32::MAX / 2
     )]

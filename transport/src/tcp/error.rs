@@ -209,13 +209,13 @@ pub enum JoinError {
         /// How many workers the job has.
         workers: u32,
     },
-    /// Peer 0 gave the job up and said why to all.
-    #[error("rank 0 gave the job up: {sentence}")]
+    /// Peer 0 ended the job and said why to all.
+    #[error("rank 0 ended the job: {sentence}")]
     Failed {
         /// Its reason.
         sentence: String,
     },
-    /// Peer 0 was reached, and left without a word.
+    /// Peer 0 was reached, and left without an answer.
     #[error("lost rank 0 at {address} while it was waiting for the others: {source}; its own log says why")]
     Lost {
         /// The rendezvous address.

@@ -103,7 +103,7 @@ pub(super) enum HandshakeError {
     Connect(io::Error),
     #[error("the handshake could not be computed: {0}; check that the operating system has random numbers")]
     Noise(snow::Error),
-    #[error("it connected and left without a word")]
+    #[error("it connected and left without sending anything")]
     Nothing,
     #[error("it did not say a gleaner hello: something else calls this port")]
     NoHello,

@@ -146,7 +146,7 @@ async fn a_round_trip_too_long_for_the_time_out_is_told_to_all() {
         failed.contains("too long for the time-out of 4s") && failed.contains("GLEANER_TIMEOUT"),
         "{failed}"
     );
-    assert_eq!(sentence(near), format!("rank 0 gave the job up: {failed}"));
+    assert_eq!(sentence(near), format!("rank 0 ended the job: {failed}"));
     let refused = sentence(far);
     assert!(refused.ends_with(&format!(" refused rank 1: {failed}")), "{refused} at {address}");
     relayed.abort();
@@ -249,7 +249,7 @@ async fn rank_0_knows_whether_any_rank_hears_it() {
     let _one = job.come(1).await;
     let two = tokio::spawn(join(job.config(2)));
     assert_eq!(alone(job).await, (false, false));
-    assert!(sentence(two.await.unwrap()).starts_with("rank 0 gave the job up"));
+    assert!(sentence(two.await.unwrap()).starts_with("rank 0 ended the job"));
 }
 
 #[tokio::test]
@@ -257,7 +257,7 @@ async fn a_guest_reports_what_peer_zero_says() {
     let job = Job::start(3, Duration::from_secs(2)).await;
     let error = sentence(join(job.config(2)).await);
     assert!(
-        error.starts_with("rank 0 gave the job up: rank 0 waited 2s for 3 workers; rank 1 did not"),
+        error.starts_with("rank 0 ended the job: rank 0 waited 2s for 3 workers; rank 1 did not"),
         "{error}"
     );
 }
