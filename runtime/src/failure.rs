@@ -127,7 +127,7 @@ pub enum Error {
     /// The trainer's own calls do not fit its layout.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// A replica that cannot be, or a call that it does not take.
+    /// Options that a replica cannot have, or a call that it does not take.
     #[error(transparent)]
     Replica(#[from] ReplicaError),
     /// No such number of entries.
