@@ -114,7 +114,7 @@ impl Auto {
     /// ranks agree on how many that are.
     ///
     /// # Errors
-    /// As there.
+    /// As for dense gradients.
     pub(crate) fn sparse(
         session: &Inner,
         choice: &Method,

@@ -131,7 +131,7 @@ impl Session {
     /// Agrees with all ranks on a layout and a method, and returns the handle that exchanges gradients. All ranks call it together.
     ///
     /// # Errors
-    /// Ranks whose layout or method differs, named with the first difference; a layout or method that is not possible.
+    /// Ranks whose layout or method differs, named with the first difference; an invalid layout or method.
     pub fn gradients(&self, layout: &Layout, method: Method) -> Result<Gradients, Error> {
         self.inner.expect_worker()?;
         let channel = self.channels.fetch_add(1, Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl Session {
     /// with it. Measuring and steps that are under way disturb each other: make such a reducer before the first step.
     ///
     /// # Errors
-    /// Ranks whose name, n or method differs; a method that is not possible.
+    /// Ranks whose name, n or method differs; an invalid method.
     pub fn reducer(&self, name: &str, n: usize, method: Method) -> Result<Reducer, Error> {
         self.reducer_of(name, n, method, Reduction::Sum)
     }
@@ -195,7 +195,7 @@ impl Session {
     /// [`sparse_reducer`](Self::sparse_reducer) for values of another type. All ranks give the same.
     ///
     /// # Errors
-    /// As there.
+    /// As [`sparse_reducer`](Self::sparse_reducer).
     pub fn sparse_reducer_of<T: Element>(
         &self,
         name: &str,

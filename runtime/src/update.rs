@@ -105,10 +105,10 @@ impl<T: Element> Update<T> {
     /// workers.
     ///
     /// # Errors
-    /// As there.
+    /// As [`sparse`](Self::sparse).
     ///
     /// # Panics
-    /// As there.
+    /// As [`sparse`](Self::sparse).
     pub fn sparse_sums(&self, parameter: &str) -> Result<Entries<T>, LayoutError> {
         let p = self.parameter(parameter)?;
         Ok(self.entries_of(p, self.absent(), |sum| sum))

@@ -1,4 +1,4 @@
-//! Choices that cannot be.
+//! Invalid methods and options.
 
 use super::{COLLECTIVES, Method};
 use crate::SparsityError;
@@ -7,7 +7,7 @@ use crate::residual::CorrectionError;
 use crate::selectors::{Selector, SelectorError};
 use crate::sentence::did_you_mean;
 
-/// A choice that cannot be.
+/// An invalid method or option.
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum MethodError {
     /// No such all-reduce.
@@ -136,10 +136,10 @@ pub enum MethodError {
         /// The selector.
         selector: Selector,
     },
-    /// A selector that cannot be.
+    /// An invalid selector.
     #[error(transparent)]
     Selector(#[from] SelectorError),
-    /// A correction that cannot be.
+    /// An invalid correction.
     #[error(transparent)]
     Correction(#[from] CorrectionError),
     /// What a selector chooses is indexed in the whole gradient.

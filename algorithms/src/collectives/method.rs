@@ -59,7 +59,7 @@ impl Method {
     /// Like [`named`](Self::named), among these methods.
     ///
     /// # Errors
-    /// As there.
+    /// As [`named`](Self::named).
     pub fn among(methods: impl IntoIterator<Item = Self>, name: &str) -> Result<Self, MethodError> {
         let (first, value) = name.split_once('/').map_or((name, None), |(first, value)| (first, Some(value)));
         let mut known = Vec::new();

@@ -23,7 +23,7 @@ pub struct Prepared {
 /// A method that cannot run.
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum RoutineError {
-    /// A choice that cannot be.
+    /// An invalid method or option.
     #[error(transparent)]
     Method(#[from] MethodError),
     /// Schedules that do not add up.

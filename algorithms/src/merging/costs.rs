@@ -93,7 +93,7 @@ impl Published {
 impl Costs for Published {
     fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
         let d = entries as f64;
-        // The limit at no entries, where the logarithm is none.
+        // The limit at no entries, where the logarithm is infinite.
         let log = if entries == 0 { 0.0 } else { libm::log2(d) };
         Ok(GroupCost { select: self.gamma * self.density * d * log, exchange: self.alpha + self.beta * d })
     }

@@ -19,7 +19,7 @@ pub struct Correction {
     pub warm_up: u64,
 }
 
-/// A correction that cannot be.
+/// An invalid correction.
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum CorrectionError {
     /// No such share of a velocity.
@@ -131,7 +131,7 @@ impl Correction {
     /// The sparsity in place of a method's own in a step, counted from 0, with a gradient of n entries.
     ///
     /// # Errors
-    /// A sparsity that cannot be.
+    /// An invalid sparsity.
     pub fn sparsity(&self, of: Sparsity, step: u64, n: usize) -> Result<Sparsity, SparsityError> {
         let k = of.k(n)?;
         if step >= self.warm_up || k == 0 {

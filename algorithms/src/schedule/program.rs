@@ -85,7 +85,7 @@ impl Holders {
     pub fn share<T: Element>(self, value: T) -> T {
         let share = value.divide(self.count);
         if self.is_first && !self.count.is_power_of_two() {
-            // One rounding in 64 bits; in fewer there is none to speak of.
+            // One rounding in 64 bits; in fewer it is negligible.
             T::from_f64((1.0 - f64::from(self.count)).mul_add(share.to_f64(), value.to_f64()))
         } else {
             share

@@ -11,7 +11,7 @@ use gleaner_algorithms::synchrony::{Sgd, osp};
 
 use super::store::{State, Store, StoreError};
 
-/// The smallest value that is not zero: it encodes a zero where only entries travel, and zeros are none.
+/// The smallest value that is not zero: it encodes a zero where only entries travel, and zeros are not entries.
 const TINY: u32 = 1;
 const SIGN: u32 = 1 << 31;
 

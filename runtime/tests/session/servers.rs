@@ -318,7 +318,7 @@ fn what_cannot_be_is_a_sentence_on_every_rank() {
     for said in &said {
         assert!(said.contains("3 servers for a model of 2 parameters"), "{said}");
     }
-    // A gradient that is none.
+    // A gradient with NaN.
     let said = job::run_as(Over::Tcp, 5, roles, |session| {
         if session.is_server() {
             return session.serve().unwrap_err().to_string();

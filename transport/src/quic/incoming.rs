@@ -181,7 +181,7 @@ impl Incoming {
                         self.moved += read as u64;
                         self.counters.received(read, 0);
                     }
-                    // A message that its sender did not end is none, and why the connection ended is reported by it.
+                    // A message that its sender did not end does not count, and why the connection ended is reported by it.
                     Poll::Ready(_) => return Ok(Progress::Ended),
                 }
                 continue;

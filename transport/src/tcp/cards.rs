@@ -56,7 +56,7 @@ impl Known {
     }
 }
 
-/// Rank 0's part. Who asks for cards that there are none of is sent fewer.
+/// Rank 0's part. A worker that asks for cards that do not exist is sent fewer.
 pub(super) async fn show(mut member: Member, us: &Identity, cards: &[Vec<u8>]) -> Result<(), HandshakeError> {
     let show = async {
         member.answer(us, &Verdict::Welcome).await?;

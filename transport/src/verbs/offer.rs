@@ -56,7 +56,7 @@ impl Negotiation {
         bytes
     }
 
-    /// None if it is none.
+    /// None if it is invalid.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.strip_prefix(&MAGIC)?.split_first()?;
         match kind {

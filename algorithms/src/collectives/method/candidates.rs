@@ -21,7 +21,7 @@ impl Method {
     /// As [`candidates`](Self::candidates), with these methods in place of the listed ones.
     ///
     /// # Errors
-    /// As there.
+    /// As [`candidates`](Self::candidates).
     pub fn candidates_among(
         &self,
         methods: impl IntoIterator<Item = Self>,

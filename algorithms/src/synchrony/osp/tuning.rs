@@ -57,7 +57,7 @@ mod tests {
         };
         assert_eq!(Tuning::default().share(), 0.0);
         assert_eq!(shares(&[2.0, 1.0, 0.5, 0.0]), [0.0, 0.5, 0.75, 1.0]);
-        // A loss that grows again, above the first one, below zero, and one that is none.
+        // A loss that grows again, above the first one, below zero, and one that is NaN or infinite.
         assert_eq!(shares(&[2.0, 0.5, 1.5, 3.0, -1.0]), [0.0, 0.75, 0.25, 0.0, 1.0]);
         assert_eq!(shares(&[2.0, 1.0, f64::NAN, 1.0, f64::INFINITY]), [0.0, 0.5, 0.0, 0.5, 0.0]);
         assert_eq!(shares(&[f64::NAN, 0.0, -1.0, 4.0, 3.0]), [0.0, 0.0, 0.0, 0.0, 0.25]);

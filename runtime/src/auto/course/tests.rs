@@ -234,7 +234,7 @@ fn dense_is_taken_where_it_is_measured_faster() {
     assert!(course.summary().starts_with("auto chooses ring"), "{}", course.summary());
 }
 
-/// A choice of one is none.
+/// Of one candidate nothing is tried.
 #[test]
 fn one_candidate_is_not_measured() {
     let mut course = Course::new(forecasts(&[("ring", 1.0)]));

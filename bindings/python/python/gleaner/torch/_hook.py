@@ -242,7 +242,7 @@ def register(
 
     Raises:
         UnsupportedError: a model, a parameter or an option that cannot work, by its name.
-        MethodError: a method, a density or a strategy that cannot be.
+        MethodError: an invalid method, density or strategy.
         JobFailed: ranks whose parameters or methods differ: the text names the first difference.
     """
     # torch.compile puts a module of its own around it.

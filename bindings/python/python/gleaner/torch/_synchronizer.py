@@ -58,7 +58,7 @@ class Synchronizer(Exchange):
 
         Raises:
             UnsupportedError: a parameter that cannot be exchanged, by its name.
-            MethodError: a method, a density or a strategy that cannot be.
+            MethodError: an invalid method, density or strategy.
             JobFailed: ranks whose parameters or methods differ: the text names the first difference.
         """
         self._parameters = _named(parameters)
