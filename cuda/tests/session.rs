@@ -100,7 +100,7 @@ fn residuals(file: &[u8]) -> Vec<u8> {
     PARAMETERS.iter().flat_map(of).collect()
 }
 
-/// Hands a gradient over, where it lies. What stands there afterwards is of no matter.
+/// Hands a gradient over, where it lies. What is written there afterwards does not matter.
 fn give(gradients: &mut Gradients, device: Option<&Arc<Cuda>>, name: &str, values: &[f32], format: Format) {
     let Some(device) = device else { return gradients.ready(name, values).unwrap() };
     let there = Program::new(device, values, format);

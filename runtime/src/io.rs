@@ -107,7 +107,7 @@ impl Io {
         self.links.iter().all(|(peer, link)| link.is_up() || self.worker.has_left(*peer))
     }
 
-    /// A link has ended: in peace, or for this reason.
+    /// A link has ended: in order, or for this reason.
     pub(crate) fn ended(&mut self, peer: Peer, reason: Option<String>) {
         self.link(peer).disconnect();
         let event = reason.map_or(Event::Ended(peer), |reason| Event::Broken(peer, reason));

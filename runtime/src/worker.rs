@@ -29,7 +29,7 @@ pub(crate) enum Event {
     Unanswered(Peer),
     /// All is written that will be.
     Written(Peer),
-    /// Both directions of a link have ended in peace.
+    /// Both directions of a link have ended in order.
     Ended(Peer),
     /// This peer said goodbye, and all that it sent has come.
     Left(Peer),

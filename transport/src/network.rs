@@ -31,7 +31,7 @@ pub trait Network: Send {
     /// the result is an event: `Up` unless there is a link already, or `Failed`.
     fn open(&mut self, peer: Peer);
 
-    /// The card of a peer, or one's own: at most [`MAX_CARD`](crate::MAX_CARD) bytes that the peer brought when it joined, and that
+    /// The card of a peer, or the worker's own: at most [`MAX_CARD`](crate::MAX_CARD) bytes that the peer brought when it joined, and that
     /// only the peers read. What two need to know of each other before they have a link stands there: the numbers of
     /// queue pairs, or a certificate. It may have to be fetched, and stays the same. A network whose workers
     /// bring none has empty ones.

@@ -8,7 +8,7 @@
 //! Where the schedules are rotations of one another, one of them is run in place of all: what it receives is what it sends,
 //! rotated.
 //!
-//! Nothing is kept in vain: what a selection leaves in a slot stays there, becomes part of what is received, added up or put
+//! No selection is discarded: what a selection leaves in a slot stays there, becomes part of what is received, added up or put
 //! together, or is selected from again, and no step discards a slot. So it is part of what some worker ends with, and the shares
 //! of every drop add up.
 

@@ -118,7 +118,7 @@ pub trait Policy: Debug + Send {
     fn awaited(&self) -> Vec<u32>;
 }
 
-/// A synchrony: which policy servers have, and how workers go about their steps.
+/// A synchrony: which policy servers have, and how workers take their steps.
 pub trait Synchrony: Debug + Send + Sync {
     /// As `--synchrony` takes it, options included: `ssp/3`.
     fn name(&self) -> String;

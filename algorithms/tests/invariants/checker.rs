@@ -150,7 +150,7 @@ fn a_contribution_that_is_missing_or_counted_twice() {
     let counted = |rank, times| CheckError::Counted { rank: Rank(rank), block: Block(0), times };
     let error = refused(1, vec![twice(1), twice(0)]);
     assert!(error == counted(0, 2) || error == counted(1, 2), "{error}");
-    // Rank 1's own is given away for good: all end with the same, and it is rank 0's alone.
+    // Rank 1's own is lost: all end with the same, and it is rank 0's alone.
     let three = vec![
         vec![receive(add(1, all)), exchange(vec![copy(1, all), copy(2, all)], vec![])],
         vec![send(give(0, all)), receive(place(0, all))],

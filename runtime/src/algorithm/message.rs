@@ -48,7 +48,7 @@ pub(crate) struct Reply<T: Element> {
 }
 
 impl<T: Element> Reply<T> {
-    /// Says what has come of the step, once its groups are at rest and `over` was called.
+    /// Returns the result of the step, once its groups are at rest and `over` was called.
     pub(crate) fn give(self, concluded: Result<Outcome<T>, Error>, over: impl FnOnce()) {
         let Self { outcome, resting, open } = self;
         if let Ok(Outcome::Delivered { times, .. }) = &concluded {

@@ -25,7 +25,7 @@ const DOUBT_OF_TEAMS: f64 = 1.25;
 /// What is tried after the first choice, at most.
 const TRIES: usize = 10;
 
-/// A method that took at most this many times as long as the fastest may be the fastest in truth.
+/// A method that took at most this many times as long as the fastest may really be the fastest.
 const CLOSE: f64 = 1.25;
 
 /// How many of them take turns, at most, and how often.

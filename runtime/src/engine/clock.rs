@@ -1,4 +1,4 @@
-//! What the I/O thread does from time to time: signs of life, silence, and a look at which rank waits for which.
+//! What the I/O thread does periodically: signs of life, silence, and a check of which rank waits for which.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

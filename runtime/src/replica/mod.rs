@@ -89,7 +89,7 @@ pub struct Replica {
     since: Instant,
 }
 
-/// How steps go about their stages.
+/// How steps run their stages.
 trait Driver: Send {
     /// Exchanges a gradient. Afterwards `parameters` are those of the next pass.
     fn step(

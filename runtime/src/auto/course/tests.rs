@@ -139,7 +139,7 @@ fn what_is_learnt_of_one_number_of_teams_goes_for_the_others() {
     assert_eq!(order, [0, 1, 2]);
 }
 
-/// A forecast that is too low by any factor is found out: what is faster in truth stays.
+/// A forecast that is too low by any factor is found out: what is really faster stays.
 #[test]
 fn a_wrong_forecast_is_revised() {
     for factor in [1.3, 2.0, 3.0, 10.0] {
@@ -225,7 +225,7 @@ fn one_line_says_what_is_expected() {
     assert_eq!(dense, format!("{start}, 10000 entries delivered"));
 }
 
-/// A dense method that is the fastest in truth stays, though a sparse one was forecast to be.
+/// A dense method that is really the fastest stays, though a sparse one was forecast to be.
 #[test]
 fn dense_is_taken_where_it_is_measured_faster() {
     let mut course = Course::new(forecasts(&[("topka", 1.0), ("spardl", 1.1), ("ring", 1.4)]));
