@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clock::Clock;
 use gleaner_algorithms::merging::{Optimal, Placement, Problem, STRATEGIES, evaluate};
-use instances::{Random, FAMILIES, instance};
+use instances::{FAMILIES, Random, instance};
 
 type Done = Result<(), Box<dyn Error>>;
 

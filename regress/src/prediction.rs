@@ -6,7 +6,7 @@ use std::path::Path;
 use gleaner_runtime::Session;
 
 use crate::agreement::{all_can, expect_same};
-use crate::data::{Sharding, Part, Source, each_sample, of_rank};
+use crate::data::{Part, Sharding, Source, each_sample, of_rank};
 use crate::error::RegressError;
 use crate::evaluation::{Evaluation, Score, evaluate};
 use crate::job::signs;

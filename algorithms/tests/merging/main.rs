@@ -13,7 +13,7 @@ use gleaner_algorithms::forecast::{Model, Network, Speed};
 use gleaner_algorithms::merging::{
     Costs, Grouping, MODELS, Optimal, Pass, Placement, Predicted, Problem, STRATEGIES, evaluate,
 };
-use instances::{Random, FAMILIES, Family, instance};
+use instances::{FAMILIES, Family, Random, instance};
 
 const SEED: u64 = 18;
 
