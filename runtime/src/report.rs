@@ -36,7 +36,7 @@ struct Line<'a, Body> {
 /// The one that writes to this process's standard error.
 static STDERR: Writer = Writer::new();
 
-/// Reports something to the launcher. Returns whether there is one that listens; otherwise the caller may print what it has to
+/// Tells the launcher something. Returns whether there is one that listens; otherwise the caller may print what it has to
 /// say. Kinds that begin with `launcher.` are the launcher's own.
 pub fn event(kind: &str, body: &impl Serialize) -> bool {
     if std::env::var_os(LAUNCHER).is_none() {
