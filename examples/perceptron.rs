@@ -7,6 +7,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use fastrand::Rng;
 use gleaner::{Layout, Method, Session};
 
 const HIDDEN: usize = 32;
@@ -31,17 +32,10 @@ impl Perceptron {
     }
 }
 
-/// A number from 0 to 1 that looks like chance (SplitMix64), so that all ranks have the same data.
-fn noise(seed: u64) -> f32 {
-    let mut x = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((x ^ (x >> 31)) >> 40) as f32 / (1 << 24) as f32
-}
-
-/// A point, and whether it is inside a circle.
+/// A point, and whether it is inside a circle. A sample has the same point on all ranks.
 fn sample(i: usize) -> ([f32; 2], f32) {
-    let point = [0, 1].map(|axis| 2.0 * noise(2 * i as u64 + axis) - 1.0);
+    let mut random = Rng::with_seed(i as u64);
+    let point = [0, 1].map(|_| 2.0 * random.f32() - 1.0);
     (point, f32::from(u8::from(point[0].hypot(point[1]) < 0.7)))
 }
 
@@ -67,8 +61,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The output layer first: backpropagation comes to it first. Each layer is a group, and travels while the next is computed.
     let layout = Layout::new().parameter("output", HIDDEN + 1).group().parameter("hidden", 3 * HIDDEN);
     let mut gradients = session.gradients(&layout, Method::spardl().density(0.1))?;
+    let mut random = Rng::with_seed(session.rank() as u64);
     let mut model = Perceptron {
-        hidden: (0..3 * HIDDEN as u64).map(|i| 4.0 * noise(1 << (32 + session.rank()) | i) - 2.0).collect(),
+        hidden: (0..3 * HIDDEN).map(|_| 4.0 * random.f32() - 2.0).collect(),
         output: vec![0.0; HIDDEN + 1],
     };
     // Ranks may begin with any parameters; then they have those of rank 0.

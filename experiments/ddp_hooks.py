@@ -128,7 +128,7 @@ def turn(arguments, hook, hostfile):
     """What one job measured; nothing of one that failed or did not end."""
     launch = ["gleaner", "launch", "--plain", "--hostfile", hostfile, "--agent", "ip netns exec", "--"]
     script = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--hook", hook, "--steps", str(arguments.steps)]
-    # In a namespace the host's name stands for another address.
+    # In a namespace the host's name resolves to another address.
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0"}
     process = subprocess.Popen([*launch, *script, "--batch", str(arguments.batch)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

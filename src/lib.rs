@@ -1,10 +1,10 @@
-//! Gleaner: data-parallel training over slow networks. Workers exchange the entries of their gradients that matter and
-//! gather the rest as residuals, so that nothing is lost.
+//! Gleaner: data-parallel training over slow networks. Workers exchange the largest entries of their gradients and
+//! keep the rest as residuals for later steps, so that nothing is lost.
 //!
-//! A [`Session`] is one worker's membership in a job. It learns its rank, the number of workers and where they meet
-//! from whatever started the process: `gleaner launch`, torchrun, Slurm or Open MPI. A [`Layout`] names the parameters of a
-//! model and says which of them travel together; a [`Method`] says how they are exchanged. [`Gradients`] takes in gradients
-//! parameter by parameter, and gives back the same [`Update`] on every worker, bit by bit.
+//! A [`Session`] is one worker's membership in a job. Rank, number of workers and rendezvous address come
+//! from the launcher of the process: `gleaner launch`, torchrun, Slurm or Open MPI. A [`Layout`] names the parameters of a
+//! model and groups them; a [`Method`] says how they are exchanged. [`Gradients`] takes gradients
+//! parameter by parameter, and returns the same [`Update`] on every worker, bit by bit.
 //!
 //! ```
 //! use gleaner::{Layout, Method, Session};
@@ -27,8 +27,8 @@
 //! # Ok::<(), gleaner::Error>(())
 //! ```
 //!
-//! What is behind these names is in [`runtime`] and [`algorithms`]. A book in `docs/` explains all
-//! of them, and every method beside its paper.
+//! The crates behind these names are [`runtime`] and [`algorithms`]. The book in `docs/` explains both
+//! of them, and compares every method with its paper.
 
 pub use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite, WholeSteps};
 pub use gleaner_algorithms::{Method, SelectOver, Sparsity};

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use gleaner_algorithms::bag::wire::{Body, Decoder, Expected, Part, encode};
 use gleaner_algorithms::bag::{Coding, Entries, Rounded};
+use gleaner_statistics::{median, random};
 
 /// Rounds before the first that counts.
 const WARM_UP: usize = 3;
@@ -136,7 +137,8 @@ impl Row {
     }
 
     fn rates(&self) -> [f64; 3] {
-        let (encoding, decoding) = (median(&self.encoding), median(&self.decoding));
+        let (encoding, decoding) =
+            (median(self.encoding.iter().copied()), median(self.decoding.iter().copied()));
         [encoding, decoding, encoding + decoding].map(|seconds| self.entries as f64 / seconds / 1e6)
     }
 
@@ -162,13 +164,7 @@ impl Row {
     }
 }
 
-fn median(seconds: &[f64]) -> f64 {
-    let mut sorted = seconds.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
-/// About one in so many positions below `len`, each by itself, with values that are nearly normal.
+/// About one position in this many below `len`, each by itself, with values that are nearly normal.
 fn scattered(len: usize, one_in: u64) -> Entries {
     (0..len as u32)
         .filter(|&i| if one_in == 1 { i % 1000 > 0 } else { hash(i.into()).is_multiple_of(one_in) })
@@ -176,16 +172,11 @@ fn scattered(len: usize, one_in: u64) -> Entries {
         .collect()
 }
 
-/// A sum of four uniform numbers, never zero.
 fn value(index: u32) -> f32 {
-    let bits = hash(u64::from(index) << 32);
-    let sum: u64 = (0..4).map(|part| (bits >> (16 * part)) & 0xffff).sum();
-    (sum as f32 - 131_070.5) / 37_837.0
+    random::normal(random::at(1, index.into()))
 }
 
-/// Bits that look random.
-fn hash(number: u64) -> u64 {
-    let mut bits = number.wrapping_add(1).wrapping_mul(0xd134_2543_de82_ef95);
-    bits = (bits ^ (bits >> 32)).wrapping_mul(0x5851_f42d_4c95_7f2d);
-    bits ^ (bits >> 29)
+/// Random bits, of which each index has its own.
+fn hash(index: u64) -> u64 {
+    random::at(0, index)
 }

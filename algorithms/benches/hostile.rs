@@ -15,6 +15,8 @@ use gleaner_algorithms::collectives::Ensemble;
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::lockstep;
 use gleaner_algorithms::select::Simd;
+use gleaner_statistics::median;
+use gleaner_statistics::random::Generator;
 
 /// Steps before the first that counts: residuals reach a steady state, and buffers have been used once.
 const WARM_UP: usize = 8;
@@ -86,9 +88,8 @@ impl Rows {
         }
     }
 
-    fn medians(mut self) -> Vec<(&'static str, f64)> {
-        self.0.iter_mut().for_each(|(_, taken)| taken.sort_by(f64::total_cmp));
-        self.0.into_iter().map(|(name, taken)| (name, taken[taken.len() / 2])).collect()
+    fn medians(self) -> Vec<(&'static str, f64)> {
+        self.0.into_iter().map(|(name, taken)| (name, median(taken))).collect()
     }
 }
 
@@ -146,15 +147,11 @@ fn main() {
     }
 }
 
-/// The gradient of one step; random are the cubes of nearly normal numbers (sums of four uniform ones).
+/// The gradient of one step; random are the cubes of nearly normal numbers.
 fn fill(gradient: &mut [f32], stream: &Stream, step: usize) {
     let n = gradient.len();
-    let mut state = (step as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95) | 1;
+    let mut random = Generator::seeded(step as u64);
     for (i, entry) in gradient.iter_mut().enumerate() {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let mixed = state ^ (state >> 29);
-        let sum: u64 = (0..4).map(|part| (mixed >> (16 * part)) & 0xffff).sum();
-        let normal = (sum as f32 - 131_070.0) / 37_837.0;
-        *entry = (stream.entry)(step, i, n, normal * normal * normal);
+        *entry = (stream.entry)(step, i, n, random.normal().powi(3));
     }
 }

@@ -11,6 +11,7 @@ use std::time::Instant;
 use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::select::Simd;
 use gleaner_algorithms::{Element, Reduction};
+use gleaner_statistics::median;
 use gleaner_statistics::random::Generator;
 use half::{bf16, f16};
 
@@ -92,14 +93,10 @@ impl<T: Element> Bench<T> {
                 Reduction::Sum.combine_entries(dense, black_box(b));
             });
         }
-        let median = |row: &mut (&str, Vec<f64>)| {
-            row.1.sort_by(f64::total_cmp);
-            row.1[row.1.len() / 2]
-        };
-        let read = median(&mut rows[0]);
-        for row in &mut rows {
-            let each = median(row);
-            println!("{:34} {:>10.3} {:>14.2}", format!("{}: {}", T::NAME, row.0), each * 1e9, each / read);
+        let medians: Vec<_> = rows.into_iter().map(|(name, seconds)| (name, median(seconds))).collect();
+        let read = medians[0].1;
+        for (name, each) in medians {
+            println!("{:34} {:>10.3} {:>14.2}", format!("{}: {name}", T::NAME), each * 1e9, each / read);
         }
     }
 }

@@ -13,6 +13,8 @@ use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::select::{
     Simd, accumulate, bucketed, estimate_threshold, predict_threshold, replace, scan, top_k, top_k_dense,
 };
+use gleaner_statistics::median;
+use gleaner_statistics::random::Generator;
 
 /// Steps before the first that counts: the residuals reach a steady state.
 const WARM_UP: usize = 4;
@@ -44,9 +46,7 @@ struct Row {
 
 impl Row {
     fn median(&self) -> f64 {
-        let mut sorted = self.seconds.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted[sorted.len() / 2]
+        median(self.seconds.iter().copied())
     }
 }
 
@@ -211,16 +211,10 @@ impl Worker {
     }
 }
 
-/// Fills with the cubes of nearly normal numbers (sums of four uniform ones), another series for each seed.
+/// Fills with the cubes of nearly normal numbers, another series for each seed.
 fn generate(gradient: &mut [f32], seed: u64) {
-    let mut state = seed.wrapping_mul(0xd134_2543_de82_ef95) | 1;
-    for entry in gradient {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let mixed = state ^ (state >> 29);
-        let sum: u64 = (0..4).map(|part| (mixed >> (16 * part)) & 0xffff).sum();
-        let normal = (sum as f32 - 131_070.0) / 37_837.0;
-        *entry = normal * normal * normal;
-    }
+    let mut random = Generator::seeded(seed);
+    gradient.fill_with(|| random.normal().powi(3));
 }
 
 /// The maximum of all bits: reads every entry and does as little else as can be.

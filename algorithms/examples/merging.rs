@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clock::Clock;
 use gleaner_algorithms::merging::{Optimal, Placement, Problem, STRATEGIES, evaluate};
-use instances::{Chance, FAMILIES, instance};
+use instances::{FAMILIES, Random, instance};
 
 type Done = Result<(), Box<dyn Error>>;
 
@@ -51,11 +51,11 @@ fn compare(seed: u64, instances: usize) -> Done {
             println!("\n{family:?}, selection {words}");
             println!("{:14} {:>8} {:>10} {:>10} {:>10}", "strategy", "optimal", "mean", "95%", "most");
             for strategy in STRATEGIES.iter().map(|strategy| strategy()) {
-                let mut chance = Chance::new(seed);
+                let mut random = Random::new(seed);
                 let mut worse = Vec::new();
                 for _ in 0..instances {
-                    let layers = 2 + chance.below(59);
-                    let (pass, costs) = instance(&mut chance, layers, family)?;
+                    let layers = 2 + random.below(59);
+                    let (pass, costs) = instance(&mut random, layers, family)?;
                     let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
                     let least = Optimal::solve(&problem)?.iteration;
                     worse.push(evaluate(&problem, &strategy.group(&problem)?)?.iteration / least - 1.0);
@@ -89,9 +89,9 @@ fn time(seed: u64) -> Done {
     for family in FAMILIES {
         for (place, words) in PLACES {
             let (mut times, mut largest) = (Vec::new(), 0);
-            let mut chance = Chance::new(seed);
+            let mut random = Random::new(seed);
             for _ in 0..PASSES {
-                let (pass, costs) = instance(&mut chance, 1000, family)?;
+                let (pass, costs) = instance(&mut random, 1000, family)?;
                 let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
                 let clock = Clock::start();
                 largest = Optimal::solve(&problem)?.largest_frontier.max(largest);

@@ -26,7 +26,7 @@ pub enum Accumulator<T: Element = f32> {
     Sparse(Arc<SparseValues<T>>),
 }
 
-/// Values in a device's memory, and their copy in main memory once somebody has asked for it.
+/// Values in a device's memory, and their copy in main memory once it was asked for.
 #[derive(Debug)]
 pub struct OnDevice<T: Element = f32> {
     values: Box<dyn DeviceValues<T>>,
@@ -125,7 +125,7 @@ impl<T: Element> Accumulator<T> {
         }
     }
 
-    /// Tells a device by which blocks it collects, and how many entries will be asked for of each.
+    /// Announces to a device by which blocks it collects, and how many entries will be asked for of each.
     pub(crate) fn recut(&mut self, partition: &Partition, quotas: &[Option<u32>]) -> Result<(), DeviceError> {
         let Self::Device(there) = self else { return Ok(()) };
         let ranges = (0..partition.blocks() as u32).map(|block| partition.range(Block(block)));
@@ -189,7 +189,7 @@ impl<T: Element> Accumulator<T> {
 
 /// No copy of an accumulator was made for one that is held elsewhere.
 fn held() -> DeviceError {
-    DeviceError::Other("an accumulator that is written to is held by somebody else".into())
+    DeviceError::Other("an accumulator that is written to is shared with another holder".into())
 }
 
 impl<T: Element> OnDevice<T> {

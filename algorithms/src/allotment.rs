@@ -99,7 +99,7 @@ impl Allotment {
     }
 }
 
-/// So many entries for each block, the same in every step.
+/// This many entries for each block, the same in every step.
 impl From<Vec<u32>> for Allotment {
     fn from(counts: Vec<u32>) -> Self {
         Self { shares: counts.into_iter().map(Share::fixed).collect() }
@@ -136,7 +136,7 @@ mod tests {
                     prop_assert!(here as usize <= partition.block_len(b));
                 }
             }
-            // Nobody has less than another by more than one, unless its length says so.
+            // No block has less than another by more than one, unless its length says so.
             let most = blocks().map(|b| allotment.most(b)).max().unwrap();
             for b in blocks() {
                 prop_assert!(allotment.least(b) + 1 >= most || allotment.least(b) as usize == partition.block_len(b));

@@ -150,7 +150,7 @@ pub trait Device<T: Element = f32>: Debug + Send + Sync {
     /// Its name for people, with its number.
     fn name(&self) -> String;
 
-    /// So many zeros, in one block.
+    /// This many zeros, in one block.
     ///
     /// # Errors
     /// Not enough memory, with how much was missing.

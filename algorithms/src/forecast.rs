@@ -117,7 +117,7 @@ impl Model {
         Ok(Self { network, speed, overlap: OVERLAP, bytes_per_entry })
     }
 
-    /// What a step of this method costs among so many workers.
+    /// What a step of this method costs among this many workers.
     ///
     /// # Errors
     /// As [`Method::shape`] and [`Method::cost`].
@@ -160,7 +160,7 @@ impl Model {
         })
     }
 
-    /// How many dense and how many sparse entries so many words are.
+    /// How many dense and how many sparse entries this many words are.
     fn entries(&self, words: f64, dense: f64) -> (f64, f64) {
         let dense = dense.min(words);
         (dense, (words - dense) / 2.0)
@@ -176,7 +176,7 @@ impl Model {
     }
 
     /// What each of a choice's [candidates](Method::sparse_candidates) for sparse gradients costs, the cheapest first, where each
-    /// worker brings so many entries of n; no more than a density that was asked for. Selecting takes as long as there are entries.
+    /// worker brings this many entries of n; no more than a density that was asked for. Selecting takes as long as there are entries.
     ///
     /// # Errors
     /// As [`Method::sparse_candidates`] and [`forecast`](Self::forecast).

@@ -113,7 +113,7 @@ crate::sentence::debug_as_sentence!(InvariantError);
 /// How many steps with gradients are looked at.
 const STEPS: u64 = 12;
 
-/// Tests the three invariants for a method among so many workers, with gradients of n entries: conservation and one update in each
+/// Tests the three invariants for a method among this many workers, with gradients of n entries: conservation and one update in each
 /// step, and liveness, which has two parts. *Drain*: residuals are empty within the steps without gradients that the method
 /// [states](crate::collectives::Collective::drains_within), with contributions that all add up, with small ones that often
 /// cancel, and with large ones that cancel between two workers while smaller ones wait behind them. *Fairness*: where all
@@ -124,7 +124,7 @@ const STEPS: u64 = 12;
 /// goes on without gradients; fairness where nothing is lost on purpose as well.
 ///
 /// # Errors
-/// The first invariant that it breaks, and options that do not suit so many workers.
+/// The first invariant that it breaks, and options that do not suit this many workers.
 pub fn check(method: &Method, workers: u32, n: usize) -> Result<(), InvariantError> {
     let trial = || Trial::<f32>::new(method.clone(), workers, n);
     let gradients = |value: &dyn Fn(usize, usize) -> f32| -> Vec<Vec<f32>> {
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Everybody sends its k largest entries to everybody, which adds them up: TopkA.
+    /// Every worker sends its k largest entries to every other, which adds them up: TopkA.
     #[derive(Clone, Debug)]
     struct Gathers {
         /// What it states of residuals.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The layers that a gradient is made of, one behind the other. A number alone is one layer of so many entries:
+/// The layers that a gradient is made of, one behind the other. A number alone is one layer of this many entries:
 ///
 /// ```
 /// use gleaner_algorithms::{Layers, Method};

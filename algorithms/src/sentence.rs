@@ -82,7 +82,7 @@ mod tests {
             Box::new(select::UnknownSimd("sse".into())),
             Box::new(Fault::Elsewhere),
             Box::new(ExecutionError::Unexpected { from: Rank(1) }),
-            Box::new(CheckError::Nobody),
+            Box::new(CheckError::NoWorkers),
             Box::new(SelectorError::Unknown { name: "most".into() }),
             Box::new(synchrony::named("spp").unwrap_err()),
             Box::new(PolicyError::Unknown { worker: 3, workers: 2 }),

@@ -74,7 +74,7 @@ pub fn by_length(k: usize, entries: &[usize]) -> Vec<usize> {
     entries.iter().map(share).collect()
 }
 
-/// k shared out in proportion to weights, among groups of so many entries. None gets more than its entries, and none less than an
+/// k shared out in proportion to weights, among groups of this many entries. None gets more than its entries, and none less than an
 /// entry and one part in [`FLOOR`] of what it gets [by length](by_length). The sum is k, unless these floors are more.
 pub fn by_weight(k: usize, weights: &[u64], entries: &[usize]) -> Vec<usize> {
     let floors: Vec<usize> = by_length(k, entries).into_iter().map(|share| share.div_ceil(FLOOR)).collect();

@@ -11,11 +11,11 @@ use gleaner_algorithms::{Block, Membership, Method, Rank};
 
 const WORKERS: u32 = 1024;
 
-/// The processor time of this thread, or where that is not told the time: other processes and tests take some of that.
+/// The processor time of this thread, or where the system does not report it the time: other processes and tests take some of that.
 fn now() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let told = fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
-    let after_name = told.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let text = fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
+    let after_name = text.rsplit(')').next().unwrap_or_default().split_whitespace();
     // In hundredths of a second, by programs and by the kernel for them.
     let ticks: Vec<u64> = after_name.skip(11).take(2).filter_map(|ticks| ticks.parse().ok()).collect();
     if let [user, system] = ticks[..] {

@@ -9,7 +9,7 @@ pub enum OverlapError {
     /// The exchange failed, or what was handed over does not fit.
     #[error(transparent)]
     Runtime(#[from] gleaner_runtime::Error),
-    /// Layers that cannot be grouped, or whose times no rank can tell.
+    /// Layers that cannot be grouped, or whose times no rank can give.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// Groups where nothing can be exchanged before all is there.

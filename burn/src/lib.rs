@@ -66,7 +66,7 @@ impl<'s> Overlap<'s> {
     /// are measured; a single worker stays with one group in that case.
     ///
     /// # Errors
-    /// No parameters that require gradients, or some that are not of f32 on `Device::flex().autodiff()`; ranks that differ, a method that cannot be; a method that clips
+    /// No parameters that require gradients, or some that are not of f32 on `Device::flex().autodiff()`; ranks that differ, an invalid method; a method that clips
     /// gradients, with another strategy than `single`.
     pub fn new(
         session: &'s Session,

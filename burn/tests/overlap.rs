@@ -186,7 +186,7 @@ fn a_layer_that_is_used_twice_is_handed_over_once() {
     assert_eq!(bits(&model, Some(&overlap.means(&update, &model).unwrap())), bits(&model, Some(&own)));
 }
 
-/// Runs a step that cannot be, and gives the error.
+/// Runs an invalid step, and gives the error.
 fn refused(
     step: impl FnOnce(&mut Overlap, &Perceptron, &Tensor<2>) -> Result<(), OverlapError>,
 ) -> OverlapError {

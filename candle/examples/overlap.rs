@@ -1,4 +1,4 @@
-//! A model of one's own on candle, whose gradients are exchanged while the backward pass goes on: `cargo run --release --package
+//! A user's own model on candle, whose gradients are exchanged while the backward pass goes on: `cargo run --release --package
 //! gleaner-candle --example overlap`, or among four workers `gleaner launch -n 4 -- target/release/examples/overlap`.
 
 use std::error::Error;

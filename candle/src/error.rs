@@ -94,7 +94,7 @@ pub enum OverlapError {
     Times {
         /// The rank.
         rank: usize,
-        /// How many bytes so many layers take.
+        /// The bytes of this many layers.
         expected: usize,
         /// How many came.
         found: usize,

@@ -73,7 +73,7 @@ impl<'s> Overlap<'s> {
     /// worker stays with one group in that case.
     ///
     /// # Errors
-    /// Parameters that are not of f32 in main memory or on a CUDA device, two of one name, ranks that differ, a method that cannot be; a method that clips
+    /// Parameters that are not of f32 in main memory or on a CUDA device, two of one name, ranks that differ, an invalid method; a method that clips
     /// gradients, with another strategy than `single`.
     pub fn new(
         session: &'s Session,

@@ -82,7 +82,7 @@ fn overlap<'s>(session: &'s Session, weights: &[(String, Var)], method: &Method,
     Overlap::new(session, weights.to_vec(), method.clone(), merge).unwrap()
 }
 
-/// The parameters of each rank after so many steps, and how many groups there are.
+/// The parameters of each rank after this many steps, and how many groups there are.
 fn train(workers: u32, method: &Method, merge: &str, steps: usize, overlaps: bool) -> Vec<(Vec<u32>, usize)> {
     job(workers, |session| {
         let weights = weights();
@@ -167,7 +167,7 @@ fn a_weight_in_several_places_or_none_or_not_watched_is_exact() {
     assert_eq!(ranks, [true, true]);
 }
 
-/// What every rank is told where rank 1 of 3 does something else in step 2.
+/// The error of every rank where rank 1 of 3 does something else in step 2.
 fn failures(
     misuse: impl Fn(&mut Overlap, Vec<Tensor>, &[(String, Var)]) -> Result<(), OverlapError> + Sync,
 ) -> Vec<String> {
@@ -326,7 +326,7 @@ fn survivors_have_the_parameters_of_a_whole_step() {
             }
             unreachable!("the loop has no end")
         });
-        assert!(started.elapsed() < TIMEOUT / 2, "nobody waits for a time-out");
+        assert!(started.elapsed() < TIMEOUT / 2, "no rank waits for a time-out");
         for (rank, (step, parameters, error)) in ranks.into_iter().enumerate() {
             assert_eq!(step, WHOLE);
             assert!(parameters == expected[rank].0, "rank {rank}, leaves: {leaves}");
@@ -384,7 +384,7 @@ fn a_layer_with_a_larger_gradient_sends_more() {
     assert!(ranks[0].0[0].contains(&(k - 2 * floor)), "{:?}", ranks[0].0);
 }
 
-/// Groups would be sent before the norm is known. One group trains as ever.
+/// Groups would be sent before the norm is known. One group trains as before.
 #[test]
 fn local_clipping_takes_one_group() {
     let clips =

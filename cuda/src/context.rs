@@ -52,7 +52,7 @@ pub(crate) struct Context {
     /// Recorded and waited for by the host, likewise.
     end: Mutex<Event>,
     journal: Mutex<Journal>,
-    /// If somebody measures.
+    /// If times are measured.
     trace: Mutex<Option<Trace>>,
     failed: OnceLock<DeviceError>,
     idle: Mutex<Idle>,
@@ -292,7 +292,7 @@ impl Context {
     }
 
     /// Waits until nothing is under way, in all that ends memory; a device that has failed does nothing more.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn wait_for_all(&self) {
         self.streams.all().into_iter().for_each(|stream| drop(self.finish(stream)));
     }
 
@@ -409,7 +409,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         let Some(entered) = self.enter_to_end() else { return };
-        self.settle();
+        self.wait_for_all();
         let trace = locked(&self.trace).take().unwrap_or_default();
         let idle = std::mem::take(&mut *locked(&self.idle));
         let events = [*locked(&self.order), *locked(&self.end)];

@@ -48,7 +48,7 @@ impl Cuda {
     /// A device that the CPU emulates.
     ///
     /// # Errors
-    /// What the emulation was told to fail at.
+    /// What the emulation was set to fail at.
     #[cfg(feature = "emulation")]
     pub fn emulated(emulation: Emulation) -> Result<Arc<Self>, DeviceError> {
         let waits = emulation.waits();
@@ -56,7 +56,7 @@ impl Cuda {
         Ok(Arc::new(Self { context: Arc::new(context) }))
     }
 
-    /// So many bytes of the device's memory, with anything in them, for the program itself.
+    /// This many bytes of the device's memory, with anything in them, for the program itself.
     ///
     /// # Errors
     /// Not enough memory.
@@ -192,7 +192,7 @@ impl Device for Cuda {
             if let (Apply::Write { .. }, 1..) = (how, into.len) {
                 let bytes = into.len * into.format.width();
                 context.put(Operation::Copy("making the values zero"), writes, || {
-                    // SAFETY: so many bytes are the device's: they were checked, and the program keeps them for its stream.
+                    // SAFETY: this many bytes are the device's: they were checked, and the program keeps them for its stream.
                     unsafe { context.backend().fill(into.address, 0, bytes, writes) }
                 })?;
             }

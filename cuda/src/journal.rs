@@ -1,7 +1,7 @@
 //! What was put into the streams, and how much of it is known to be done: an error that a device reports later is of something else.
 //!
 //! Each stream counts what is put into it. What is known to be before an event, in all streams, is a count for each: that of the
-//! event's stream, and whatever that stream has waited for. Once somebody has waited for the event, so much is done.
+//! event's stream, and whatever that stream has waited for. Once the event was waited for, so much is done.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
@@ -32,7 +32,7 @@ impl fmt::Display for Operation {
 /// Streams that are ours.
 pub(crate) const STREAMS: usize = 4;
 
-/// So many operations of each stream are before something.
+/// This many operations of each stream are before something.
 type Clock = [u64; STREAMS];
 
 /// Operations of a stream that are remembered, the newest.
@@ -97,7 +97,7 @@ impl Journal {
         behind.iter_mut().zip(clock).for_each(|(behind, before)| *behind = (*behind).max(*before));
     }
 
-    /// What an event stands for is done.
+    /// What precedes an event is done.
     pub(crate) fn is_done(&mut self, event: Event) {
         let Some(clock) = self.events.get(&event) else { return };
         for ((lane, done), before) in self.lanes.iter_mut().zip(&mut self.done).zip(clock) {

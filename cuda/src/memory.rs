@@ -28,7 +28,7 @@ impl fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// So many bytes, with anything in them, for what a sentence says if there are not so many.
+    /// This many bytes, with anything in them, for what a sentence says if there are not so many.
     pub(crate) fn new(context: &Arc<Context>, bytes: usize, what: &str) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
         let address = context.allocate(bytes, what)?;
@@ -106,7 +106,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Some(_entered) = self.context.enter_to_end() else { return };
-        self.context.settle();
+        self.context.wait_for_all();
         // SAFETY: it was allocated here, is freed once, and nothing is under way.
         unsafe { self.context.backend().free(self.address) };
     }
@@ -120,13 +120,13 @@ pub(crate) struct Pinned {
     bytes: usize,
 }
 
-// SAFETY: nobody else has this memory but the device, which does nothing to it but what is enqueued.
+// SAFETY: nothing has this memory but the device, which does nothing to it but what is enqueued.
 unsafe impl Send for Pinned {}
 // SAFETY: through a shared reference it is only read.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// At least so many bytes, with anything in them.
+    /// At least this many bytes, with anything in them.
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DeviceError> {
         let bytes = bytes.next_power_of_two().max(4096);
         let _entered = context.enter()?;
@@ -149,7 +149,7 @@ impl Pinned {
     /// What stands there.
     ///
     /// # Safety
-    /// Nothing is under way that writes it, and somebody has written it.
+    /// Nothing is under way that writes it, and it has been written.
     pub(crate) unsafe fn read(&self, range: Range<usize>) -> &[u8] {
         assert!(range.start <= range.end && range.end <= self.bytes, "within the memory");
         // SAFETY: it is within, and the caller says that nothing writes it.
@@ -159,9 +159,9 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // The pool frees it, or somebody uses it at once: until then everything must be done.
+        // The pool frees it, or it is used at once: until then everything must be done.
         let _entered = self.context.enter_to_end();
-        self.context.settle();
+        self.context.wait_for_all();
         self.context.idle().pinned.push((self.bytes, self.at));
     }
 }
@@ -174,7 +174,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Where a part of so many bytes begins.
+    /// Where a part of this many bytes begins.
     pub(crate) fn take(&mut self, bytes: usize) -> usize {
         let start = self.bytes;
         self.bytes += bytes.next_multiple_of(ALIGNMENT);

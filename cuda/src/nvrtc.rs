@@ -51,7 +51,7 @@ pub struct Compiled {
     pub ptx: String,
     /// The compiler's version.
     pub compiler: Version,
-    /// What it was told.
+    /// Its options.
     pub flags: String,
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Idle {
     pub(crate) pinned: Vec<(usize, *mut u8)>,
 }
 
-// SAFETY: nobody else has the memory that the pointers are of.
+// SAFETY: nothing else has the memory that the pointers are of.
 unsafe impl Send for Idle {}
 
 /// A buffer in use. It goes back to the pool, and is used again once the stream of what uses it has come by.
@@ -66,7 +66,7 @@ impl Context {
         let (mut starts, mut used) = (Vec::with_capacity(parts.len()), 0);
         for part in parts {
             assert!(used + part.len() <= PIECE_BYTES, "a piece fits into a buffer");
-            // SAFETY: there is room, and nobody else uses the buffer.
+            // SAFETY: there is room, and nothing else uses the buffer.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), staging.pinned.add(used), part.len()) };
             starts.push(used);
             used += part.len().next_multiple_of(16);
@@ -157,14 +157,14 @@ impl Staged<'_> {
     pub(crate) fn upload(&self) -> Result<(), DeviceError> {
         let (context, buffer, uploads) = (self.context, self.buffer(), self.context.streams().uploads);
         context.put(Operation::Copy("a copy to the device"), uploads, || {
-            // SAFETY: both halves are as long, and nobody else uses them.
+            // SAFETY: both halves are as long, and nothing else uses them.
             unsafe { context.backend().copy_in(buffer.device, buffer.pinned, self.used, uploads) }
         })?;
         // SAFETY: they are streams of ours.
         unsafe { context.order(uploads, self.stream) }
     }
 
-    /// Copies so many bytes to the pinned half, at byte `to` of it, once what the stream of downloads waits for is done.
+    /// Copies this many bytes to the pinned half, at byte `to` of it, once what the stream of downloads waits for is done.
     ///
     /// # Safety
     /// There are so many bytes at the address until this is done.
@@ -172,7 +172,7 @@ impl Staged<'_> {
         assert!(to + bytes <= PIECE_BYTES, "a piece fits into a buffer");
         let (context, buffer, downloads) = (self.context, self.buffer(), self.context.streams().downloads);
         context.put(Operation::Copy("a copy to the host"), downloads, || {
-            // SAFETY: there is room, nobody else uses the buffer, and the caller says so of the address.
+            // SAFETY: there is room, nothing else uses the buffer, and the caller says so of the address.
             unsafe { context.backend().copy_out(buffer.pinned.add(to), from, bytes, downloads) }
         })?;
         // SAFETY: the event is the buffer's.

@@ -81,10 +81,10 @@ fn a_selection_without_memory_undoes_the_step_on_all_ranks_and_loses_nothing() {
     // With a threshold of the step before, larger gradients select more than memory was taken for.
     let method = Method::named("oktopk").unwrap().density(0.02);
     let undone = 1;
-    let told = run(&device, &method, |rank, gradients| {
+    let found = run(&device, &method, |rank, gradients| {
         let entries: usize = PARAMETERS.iter().map(|(_, len)| len).sum();
         let (mut given, mut delivered) = (vec![0.0; entries], vec![0.0; entries]);
-        let mut told = None;
+        let mut sentence = None;
         for step in 0..STEPS {
             let mut all = Vec::new();
             let programs: Vec<_> = PARAMETERS
@@ -116,24 +116,24 @@ fn a_selection_without_memory_undoes_the_step_on_all_ranks_and_loses_nothing() {
                 }
                 Err(Error::OutOfMemory(error)) => {
                     assert_eq!((step, error.rank as usize, error.step as usize), (undone, DEVICE, undone));
-                    told = Some(error.to_string());
+                    sentence = Some(error.to_string());
                 }
                 Err(error) => panic!("{error}"),
             }
             drop(hog);
         }
-        (given, delivered, residual(gradients), told.unwrap())
+        (given, delivered, residual(gradients), sentence.unwrap())
     });
-    for (rank, (.., sentence)) in told.iter().enumerate() {
+    for (rank, (.., sentence)) in found.iter().enumerate() {
         let own = ["not enough memory for selected entries", "missing"];
         assert!(sentence.contains("step 1 is undone on all ranks, as rank 1 lacked memory"), "{sentence}");
         assert_eq!(own.iter().all(|word| sentence.contains(word)), rank == DEVICE, "{sentence}");
     }
-    for i in 0..told[0].0.len() {
-        let [given, kept] = [told[0].0[i] + told[1].0[i], told[0].2[i] + told[1].2[i]];
-        let delivered = told[0].1[i];
+    for i in 0..found[0].0.len() {
+        let [given, kept] = [found[0].0[i] + found[1].0[i], found[0].2[i] + found[1].2[i]];
+        let delivered = found[0].1[i];
         assert!((given - delivered - kept).abs() < 1e-4, "entry {i}: {given} is not {delivered} and {kept}");
-        assert_eq!(told[0].1[i].to_bits(), told[1].1[i].to_bits());
+        assert_eq!(found[0].1[i].to_bits(), found[1].1[i].to_bits());
     }
 }
 

@@ -70,7 +70,7 @@ fn a_gradient_waits_for_no_selection_of_other_values() {
 #[test]
 fn what_a_backward_pass_waits_for_holds_no_selection() {
     let Some(emulation) = emulation() else { return };
-    // Nothing is done early: what is done is what somebody has waited for.
+    // Nothing is done early: what is done is what was waited for.
     let emulation = emulation.late();
     let streams = emulation.streams();
     let cuda = Cuda::emulated(emulation).unwrap();

@@ -12,6 +12,7 @@ use gleaner_algorithms::device::{DeviceSlice, Format, Order};
 use gleaner_algorithms::residual::{Correction, OnNonFinite};
 use gleaner_cuda::Cuda;
 use gleaner_runtime::{Error, Gradients, Layout, Roles, Session, Update};
+use gleaner_statistics::random;
 use gleaner_transport::memory;
 
 use devices::{Program, bits as bits_of, emulation, on_each, rounded};
@@ -28,12 +29,7 @@ fn layout() -> Layout {
 
 fn gradient(name: &str, len: usize, rank: usize, step: u64) -> Vec<f32> {
     let seed = u64::from(name.as_bytes()[0]) << 32 ^ (rank as u64) << 48 ^ step << 20;
-    let noise = |i: usize| {
-        let mut x = (seed ^ i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((x ^ (x >> 31)) >> 40) as f32 / (1 << 24) as f32 * 2.0 - 1.0
-    };
-    (0..len).map(|i| noise(i).powi(3)).collect()
+    (0..len).map(|i| random::symmetric(random::at(seed, i as u64)).powi(3)).collect()
 }
 
 /// Runs `worker` on every rank of a job in this process.
@@ -104,7 +100,7 @@ fn residuals(file: &[u8]) -> Vec<u8> {
     PARAMETERS.iter().flat_map(of).collect()
 }
 
-/// Hands a gradient over, where it lies. What stands there afterwards is of no matter.
+/// Hands a gradient over, where it lies. What is written there afterwards does not matter.
 fn give(gradients: &mut Gradients, device: Option<&Arc<Cuda>>, name: &str, values: &[f32], format: Format) {
     let Some(device) = device else { return gradients.ready(name, values).unwrap() };
     let there = Program::new(device, values, format);

@@ -72,7 +72,7 @@ fn a_gradient_is_read_after_it_was_written_and_before_it_is_overwritten() {
                 fill(gradient, 1.0, n, stream);
                 let given = Given::Device(slice(gradient, n, stream));
                 values.accumulate(0, given, step == 0, &[None]).unwrap();
-                // A caching allocator gives the memory to somebody else, who writes at once.
+                // A caching allocator gives the memory to other code, which writes at once.
                 fill(gradient, 1000.0, n, stream);
             }
             assert_all(&*values, 4.0);

@@ -164,11 +164,11 @@ impl Seeds {
         };
         let stream = encode(&[body]).concat();
         let (form, count) = (stream[0], [stream[4], stream[5]]);
-        let told = form == 5 || rounded.shift() > 0 && !matches!(form, 0 | 6);
+        let has_length = form == 5 || rounded.shift() > 0 && !matches!(form, 0 | 6);
         let mut alone = vec![kind, stream[1], stream[2], rounded.shift().wrapping_sub(9), 255];
         alone.extend(len.to_le_bytes());
         alone.extend(count);
-        alone.extend(&stream[if told { 12 } else { 8 }.min(stream.len())..]);
+        alone.extend(&stream[if has_length { 12 } else { 8 }.min(stream.len())..]);
         self.write(FORMS[usize::from(form)], name, &alone)?;
         let Ok(len) = u16::try_from(len) else { return Ok(()) };
         let slot = [&[kind, 1, 255][..], &len.to_le_bytes(), &count, &stream].concat();

@@ -10,7 +10,7 @@ use super::mutate::{self, Random};
 /// A target: its name, and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// What came of a campaign.
+/// The result of a campaign.
 pub struct Outcome {
     /// Inputs that were tried.
     pub inputs: u64,
@@ -33,7 +33,7 @@ pub fn seeds(folder: &Path, target: &str) -> io::Result<Vec<Vec<u8>>> {
     paths.iter().map(fs::read).collect()
 }
 
-/// Tries so many inputs, or as many as there is time for, and stops at the first that makes the target panic.
+/// Tries this many inputs, or as many as there is time for, and stops at the first that makes the target panic.
 pub fn run(
     (_, target): Target,
     seeds: &[Vec<u8>],

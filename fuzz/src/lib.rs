@@ -171,7 +171,7 @@ fn coding_of<T: Element>(number: u8) -> Coding {
     if T::NAME == f32::NAME { Coding::ALL[usize::from(number) % Coding::ALL.len()] } else { Coding::Exact }
 }
 
-/// Reads a stream cut into payloads of whole words or whole values, checks what comes of it, and passes it on if it is whole.
+/// Reads a stream cut into payloads of whole words or whole values, checks the result, and passes it on if it is whole.
 fn read<T: Element>(expected: Vec<Expected>, stream: &[u8], cut: u8) {
     let mut bodies: Vec<Option<Body<T>>> = vec![None; expected.len()];
     let sets: Vec<_> = expected.iter().map(set).collect();

@@ -2,7 +2,7 @@
 
 use crate::data::Samples;
 
-/// Samples, and the features that their numbers stand for.
+/// Samples, and the features of their numbers.
 pub(crate) struct Compact {
     /// With numbers for features, ascending as these.
     pub(crate) samples: Samples,

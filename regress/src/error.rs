@@ -8,7 +8,7 @@ use gleaner_runtime::Failure;
 /// Why nothing was trained or predicted.
 #[derive(Debug, thiserror::Error)]
 pub enum RegressError {
-    /// A line that is no sample.
+    /// A line that is not a sample.
     #[error("{}: line {line}, column {column}: expected {expected}, found {found}; correct the line", path.display())]
     Line {
         /// The file.
@@ -60,7 +60,7 @@ pub enum RegressError {
         /// The loss.
         loss: f64,
     },
-    /// A model file that is none, is damaged, or is of other data.
+    /// A file that is not a model, is damaged, or is of other data.
     #[error("{}: expected {expected}, found {found}; {advice}", path.display())]
     Model {
         /// The file.
@@ -79,7 +79,7 @@ pub enum RegressError {
         rank: u32,
         /// What must agree.
         what: &'static str,
-        /// Who has what.
+        /// Which rank has what.
         found: String,
         /// What to do about it.
         advice: &'static str,

@@ -11,7 +11,7 @@ pub struct Score {
     pub y: f32,
 }
 
-/// What came of an evaluation.
+/// The result of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
     /// The mean loss, without penalties.

@@ -27,7 +27,7 @@ pub(crate) enum Pending {
 }
 
 impl Exchange {
-    /// For vectors of n entries, of which so many sums may be under way.
+    /// For vectors of n entries, of which this many sums may be under way.
     pub(crate) fn new(
         session: &Session,
         n: usize,

@@ -28,7 +28,7 @@ struct Piece {
 }
 
 impl Computer {
-    /// For a loss, so many threads, and samples of so many features.
+    /// For a loss, this many threads, and samples of this many features.
     pub(crate) fn new(loss: Loss, threads: usize, features: usize) -> Self {
         let piece =
             || Piece { sums: vec![0.0; features], in_piece: vec![0; features.div_ceil(64)], loss: 0.0 };
@@ -118,7 +118,7 @@ mod tests {
         let start: Entries<f32> = (0..n as u32).map(|i| (i, (i % 7) as f32 - 3.0)).collect();
         weights.step(&start, 8, 0.25);
         let batch: Vec<u32> = (3..50).collect();
-        let all = weights.settled();
+        let all = weights.up_to_date();
         for loss in Loss::ALL {
             let mut dense = vec![0.0; n];
             let mut losses = 0.0;

@@ -24,7 +24,7 @@ mod prepare;
 use prepare::Prepared;
 pub(crate) use prepare::signs;
 
-/// What came of an epoch.
+/// The result of an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Epoch {
     /// From 1.
@@ -43,7 +43,7 @@ pub struct Epoch {
     pub held_out: Option<Evaluation>,
 }
 
-/// What came of a run; the same on every worker.
+/// The result of a run; the same on every worker.
 #[derive(Clone, Debug)]
 pub struct Trained {
     /// Samples trained on, of all workers.

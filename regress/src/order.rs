@@ -17,7 +17,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// For a worker among those that hold so many samples.
+    /// For a worker among those that hold this many samples.
     pub(crate) fn new(rank: usize, held: Vec<u64>, batch: usize, seed: Option<u64>) -> Self {
         let numbers = (0..held[rank] as u32).collect();
         Self { rank, held, batch, seed, numbers }

@@ -6,14 +6,14 @@ use std::path::Path;
 use gleaner_runtime::Session;
 
 use crate::agreement::{all_can, expect_same};
-use crate::data::{Dealt, Part, Source, each_sample, of_rank};
+use crate::data::{Part, Sharding, Source, each_sample, of_rank};
 use crate::error::RegressError;
 use crate::evaluation::{Evaluation, Score, evaluate};
 use crate::job::signs;
 use crate::model::Model;
 use crate::scoring;
 
-/// What came of a prediction.
+/// The result of a prediction.
 #[derive(Clone, Debug)]
 pub struct Predicted {
     /// Margins in the order of the samples in the file.
@@ -36,9 +36,9 @@ pub fn predict(
     let identity = all_can(session, Source::File(data.to_owned()).identity())?;
     expect_same(session, &[("model", model.digest())], "give every worker the same model")?;
     expect_same(session, &[("data", identity)], "give every worker the same file")?;
-    let (scores, dealt) = all_can(session, score(session, &model, model_file, data, features))?;
+    let (scores, sharding) = all_can(session, score(session, &model, model_file, data, features))?;
     let by_rank = scoring::gather(session, scores)?;
-    let all = in_order(by_rank, dealt);
+    let all = in_order(by_rank, sharding);
     if all.is_empty() {
         return Err(RegressError::Data {
             data: data.display().to_string(),
@@ -64,7 +64,7 @@ fn score(
     model_file: &Path,
     data: &Path,
     features: Option<usize>,
-) -> Result<(Vec<Score>, Dealt), RegressError> {
+) -> Result<(Vec<Score>, Sharding), RegressError> {
     if let Some(other) = features.filter(|&features| features != model.features) {
         return Err(RegressError::Model {
             path: model_file.to_owned(),
@@ -78,17 +78,17 @@ fn score(
     let part = Part { rank: session.rank(), of: session.world_size() };
     let mut scores = Vec::new();
     let (data, part) = of_rank(data, part);
-    let dealt = each_sample(&data, part, model.features as u32, |row| {
+    let sharding = each_sample(&data, part, model.features as u32, |row| {
         scores.push(Score { margin: scoring::margin(row, &weights) + constant, y: row.label });
     })?;
-    Ok((scores, dealt))
+    Ok((scores, sharding))
 }
 
 /// Scores in the order of the file.
-fn in_order(by_rank: Vec<Vec<Score>>, dealt: Dealt) -> Vec<Score> {
-    match dealt {
-        Dealt::InPieces => by_rank.concat(),
-        Dealt::InTurn => {
+fn in_order(by_rank: Vec<Vec<Score>>, sharding: Sharding) -> Vec<Score> {
+    match sharding {
+        Sharding::InPieces => by_rank.concat(),
+        Sharding::InTurn => {
             let rounds = by_rank.first().map_or(0, Vec::len);
             (0..rounds)
                 .flat_map(|round| by_rank.iter().filter_map(move |of| of.get(round).copied()))

@@ -6,7 +6,7 @@ use crate::data::Samples;
 use crate::error::RegressError;
 use crate::evaluation::Score;
 
-/// Scores that a worker tells at once: a note has less than 1 MiB.
+/// Scores that a worker sends in one note: a note has less than 1 MiB.
 const AT_ONCE: usize = 1 << 14;
 
 /// Bytes of a score.

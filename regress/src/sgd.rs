@@ -78,7 +78,7 @@ impl<'a> Sgd<'a> {
 
     /// The weights as they are, of all features.
     pub(crate) fn weights(&mut self) -> Vec<f32> {
-        self.weights.settled()
+        self.weights.up_to_date()
     }
 
     pub(crate) fn exchange(&mut self) -> &mut Exchange {

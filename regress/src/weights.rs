@@ -53,7 +53,7 @@ impl<'a> Weights<'a> {
         self.scale
     }
 
-    /// A step against a sum of gradients of so many samples.
+    /// A step against a sum of gradients of this many samples.
     pub(crate) fn step(&mut self, gradient: &Entries<f32>, samples: u64, rate: f64) {
         self.scale *= 1.0 - rate * self.penalty.l2;
         let factor = rate / samples.max(1) as f64 / self.scale;
@@ -69,12 +69,12 @@ impl<'a> Weights<'a> {
         }
         self.taken += rate * self.penalty.l1 / self.scale;
         if self.scale < SMALLEST {
-            self.settle();
+            self.catch_up();
         }
     }
 
     /// Takes all that was put off.
-    fn settle(&mut self) {
+    fn catch_up(&mut self) {
         for place in 0..self.values.len() {
             self.values[place] = (self.scale * self.unscaled(place)) as f32;
         }
@@ -84,8 +84,8 @@ impl<'a> Weights<'a> {
     }
 
     /// All weights in the order of the features, once nothing is put off.
-    pub(crate) fn settled(&mut self) -> Vec<f32> {
-        self.settle();
+    pub(crate) fn up_to_date(&mut self) -> Vec<f32> {
+        self.catch_up();
         let (own, others) = self.values.split_at(self.own.all.len());
         let mut all = Vec::with_capacity(self.values.len());
         let mut rest = 0;
@@ -129,8 +129,8 @@ mod tests {
                     prop_assert!((found - weight).abs() < 1e-4, "{found} {weight}");
                 }
             }
-            for (settled, weight) in lazy.settled().into_iter().zip(eager) {
-                prop_assert!((f64::from(settled) - weight).abs() < 1e-4);
+            for (found, weight) in lazy.up_to_date().into_iter().zip(eager) {
+                prop_assert!((f64::from(found) - weight).abs() < 1e-4);
             }
         }
     }

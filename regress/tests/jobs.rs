@@ -67,15 +67,15 @@ fn trained(workers: u32, settings: &Settings) -> Trained {
     all.into_iter().next().unwrap()
 }
 
-/// What each worker was told.
+/// The error of each worker.
 fn refused(workers: u32, settings: impl Fn(usize) -> Settings + Sync) -> Vec<String> {
     run(workers, |session| {
         let error = train(&session, &settings(session.rank()), |_, _, _| {}).unwrap_err();
-        let told = error.to_string();
+        let sentence = error.to_string();
         if error.of_all().is_none() {
             drop(session.abort(&error));
         }
-        told
+        sentence
     })
 }
 
@@ -238,41 +238,41 @@ fn bad_data_are_refused_on_every_rank() {
     ];
     for (number, (text, features, expected)) in cases.into_iter().enumerate() {
         let path = written(&folder, &format!("{number}.svm"), text);
-        let told = refused(3, |_| Settings { features, ..of(path.clone()) });
-        assert!(told.iter().all(|told| told.contains(expected)), "{told:?}");
+        let errors = refused(3, |_| Settings { features, ..of(path.clone()) });
+        assert!(errors.iter().all(|error| error.contains(expected)), "{errors:?}");
     }
     // Of files that differ, also where each is good by itself.
     for (rank, text) in [good, good, "1 1:1\n-1 7:1\n"].into_iter().enumerate() {
         written(&folder, &format!("good-{rank}.svm"), text);
     }
     let own = folder.path().join("good-{rank}.svm");
-    let told = refused(3, |_| of(own.clone()));
+    let errors = refused(3, |_| of(own.clone()));
     let expected =
         "number of features on every worker, found indices up to 3 on rank 0 and up to 7 on rank 2";
-    assert!(told.iter().all(|told| told.contains(expected)), "{told:?}");
+    assert!(errors.iter().all(|error| error.contains(expected)), "{errors:?}");
     trained(3, &Settings { features: Some(7), ..of(own.clone()) });
     for rank in 0..2 {
         written(&folder, &format!("part-{rank}.svm"), if rank == 0 { good } else { "" });
     }
     let parts = folder.path().join("part-{rank}.svm");
-    let told = refused(2, |_| Settings { features: Some(3), ..of(parts.clone()) });
-    assert!(told.iter().all(|told| told.contains("found none in that of rank 1")), "{told:?}");
+    let errors = refused(2, |_| Settings { features: Some(3), ..of(parts.clone()) });
+    assert!(errors.iter().all(|error| error.contains("found none in that of rank 1")), "{errors:?}");
     let empty = Some(folder.path().join("part-1.svm"));
-    let told = refused(2, |_| Settings { held_out: empty.clone(), ..of(folder.path().join("good-0.svm")) });
-    assert!(told.iter().all(|told| told.contains("expected a sample or more to evaluate")), "{told:?}");
-    let told = refused(3, |rank| of(folder.path().join(format!("good-{rank}.svm"))));
+    let errors = refused(2, |_| Settings { held_out: empty.clone(), ..of(folder.path().join("good-0.svm")) });
+    assert!(errors.iter().all(|error| error.contains("expected a sample or more to evaluate")), "{errors:?}");
+    let errors = refused(3, |rank| of(folder.path().join(format!("good-{rank}.svm"))));
     assert!(
-        told.iter().all(|told| told.contains("same data on every worker") && told.contains("rank 2")),
-        "{told:?}"
+        errors.iter().all(|error| error.contains("same data on every worker") && error.contains("rank 2")),
+        "{errors:?}"
     );
-    let told =
+    let errors =
         refused(2, |rank| Settings { features: Some(7 + rank), ..of(folder.path().join("good-0.svm")) });
     assert!(
-        told.iter().all(|told| told.contains("--features") && told.contains("Some(8) on rank 1")),
-        "{told:?}"
+        errors.iter().all(|error| error.contains("--features") && error.contains("Some(8) on rank 1")),
+        "{errors:?}"
     );
-    let told = refused(2, |_| Settings { algorithm: Algorithm::Scd { coordinates: 1 }, ..of(own.clone()) });
-    assert!(told.iter().all(|told| told.contains("coordinate descent needs all samples")), "{told:?}");
+    let errors = refused(2, |_| Settings { algorithm: Algorithm::Scd { coordinates: 1 }, ..of(own.clone()) });
+    assert!(errors.iter().all(|error| error.contains("coordinate descent needs all samples")), "{errors:?}");
 }
 
 /// A model of other data, and what is no model.
@@ -291,7 +291,7 @@ fn models_that_do_not_fit_are_refused_on_every_rank() {
     };
     let wide = written(&folder, "wide.svm", "1 1:1\n-1 6:1\n");
     let empty = written(&folder, "empty.svm", "");
-    for (told, expected) in [
+    for (errors, expected) in [
         (
             refused(&model, &data, Some(9)),
             "expected a model of 9 features, as --features says, found one of 5",
@@ -304,7 +304,7 @@ fn models_that_do_not_fit_are_refused_on_every_rank() {
         (refused(&data, &data, None), "expected a model that gleaner regress --model wrote"),
         (refused(&folder.path().join("none"), &data, None), "none: could not be read"),
     ] {
-        assert!(told.iter().all(|told| told.contains(expected)), "{told:?}");
+        assert!(errors.iter().all(|error| error.contains(expected)), "{errors:?}");
     }
     // Each rank has a model that fits, and they are not the same.
     for rank in 0..2 {
@@ -313,11 +313,11 @@ fn models_that_do_not_fit_are_refused_on_every_rank() {
         fs::write(folder.path().join(format!("model-{rank}")), bytes).unwrap();
         fs::copy(&data, folder.path().join(format!("data-{rank}.svm"))).unwrap();
     }
-    let told: Vec<String> = run(2, |session| {
+    let errors: Vec<String> = run(2, |session| {
         let model = folder.path().join(format!("model-{}", session.rank()));
         predict(&session, &model, &data, None).unwrap_err().to_string()
     });
-    assert!(told.iter().all(|told| told.contains("the same model on every worker")), "{told:?}");
+    assert!(errors.iter().all(|error| error.contains("the same model on every worker")), "{errors:?}");
     // Of files that each rank has for itself.
     let own = folder.path().join("data-{rank}.svm");
     let margins = run(2, |session| predict(&session, &model, &own, None).unwrap().1.margins);

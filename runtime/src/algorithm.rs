@@ -1,5 +1,5 @@
 //! The algorithm actor of one gradient exchange or one reducer: it owns the steps that are under way, their executions, and
-//! what becomes of them. It names no method.
+//! how they end. It names no method.
 //!
 //! A step of a group begins with an execution that a compute thread has brought to its first message, or with the wish of
 //! this rank to leave the step out. Bags go into the execution where they arrive, and what comes out is handed to the links
@@ -31,7 +31,7 @@ use crate::timeline::What;
 pub(crate) use actor::{Actor, Waiting};
 pub(crate) use message::{Begin, Message, Noted, Open, Outcome, Reply, Shared, Times, Worked, look, tell};
 
-/// Work on at most so many entries is done where it is met.
+/// Work on at most this many entries is done where it is met.
 pub(crate) const INLINE: usize = 1 << 13;
 
 /// How far an execution came; nothing if its step is gone.
@@ -116,7 +116,7 @@ impl<T: Element> Algorithm<T> {
         match worked {
             _ if matches!(stand, Stand::Cancelled { .. }) => self.stand(id, stand, io),
             Ok(worked) => self.worked(group, worked, io),
-            // Nobody can finish it meanwhile, as nobody can without this rank.
+            // No rank can finish it meanwhile, as none can without this rank.
             Err(cause) => io.steps.ask(id, cause),
         }
     }
@@ -261,7 +261,7 @@ impl<T: Element> Algorithm<T> {
         }
     }
 
-    /// A group's step cannot go on. Where it is frozen, a rank that was told earlier that it is cancelled may have left
+    /// A group's step cannot go on. Where it is frozen, a rank that knew earlier that it is cancelled may have left
     /// already, so the verdict is waited for.
     fn broken(&mut self, group: usize, failure: Failure, io: &mut Io) {
         let Some(run) = &mut self.runs[group] else { return };

@@ -22,7 +22,7 @@ use crate::session::Inner;
 use course::{COUNTED, Course, milliseconds};
 
 /// What `make` makes of the method that is expected to be cheapest for n entries, or of the next one where a reduction is
-/// refused. No other is tried in its place later. Measures if nobody has in this session; all ranks call it together.
+/// refused. No other is tried in its place later. Measures if that was not done in this session; all ranks call it together.
 ///
 /// # Errors
 /// A job that has failed, options that no method takes, and what `make` fails with.
@@ -94,7 +94,7 @@ pub(crate) struct Auto {
 }
 
 impl Auto {
-    /// Measures if nobody has in this session, and chooses for groups of so many entries. All ranks call it together.
+    /// Measures if that was not done in this session, and chooses for groups of this many entries. All ranks call it together.
     ///
     /// # Errors
     /// A job that has failed, and options that no method takes.
@@ -110,11 +110,11 @@ impl Auto {
         Ok(Self { courses, probed, speaks, said: BTreeSet::new() })
     }
 
-    /// The same for one group of n entries whose gradients are sparse already, of which each worker brings so many entries now. The
+    /// The same for one group of n entries whose gradients are sparse already, of which each worker brings this many entries now. The
     /// ranks agree on how many that are.
     ///
     /// # Errors
-    /// As there.
+    /// As for dense gradients.
     pub(crate) fn sparse(
         session: &Inner,
         choice: &Method,

@@ -20,7 +20,7 @@ const ZEROS: &[u8; 32] = b"00000000000000000000000000000000";
 /// A file that is not what was written.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChecksumError {
-    /// It has none, or what should be its header is none.
+    /// It has no checksum, or no valid header.
     #[error("expected a checksum in its header, found none")]
     Missing,
     /// It has changed since it was written.

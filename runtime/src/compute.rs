@@ -1,6 +1,6 @@
 //! Compute actors: threads that choose entries, merge large bags and commit residuals, so that links and trainers go on.
 //!
-//! A task takes what it works on with it and sends it back as a message. The queue is bounded: who brings more work than is
+//! A task takes what it works on with it and sends it back as a message. The queue is bounded: a thread that brings more work than is
 //! done waits. A task that panics ends the job with a sentence.
 
 use std::any::Any;
@@ -32,7 +32,7 @@ struct Threads {
     queue: Arc<Queue>,
 }
 
-/// Tasks that wait. Each wakes one thread, and nobody else.
+/// Tasks that wait. Each wakes one thread, and no other.
 #[derive(Default)]
 struct Queue {
     waiting: Mutex<Waiting>,

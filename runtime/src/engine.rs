@@ -53,9 +53,9 @@ pub(crate) struct Engine {
     volleys: Volleys,
     /// Why the job failed, for all that ask.
     failure: Arc<OnceLock<Failure>>,
-    /// Who waits until the job's failure is known to all.
+    /// Callers that wait until the job's failure is known to all.
     failing: Vec<oneshot::Sender<Failure>>,
-    /// Who waits until this worker has left, and until when its steps may go on.
+    /// The caller that waits until this worker has left, and until when its steps may go on.
     leaving: Option<(oneshot::Sender<()>, Option<Instant>)>,
     has_left: bool,
     timeout: Duration,
@@ -310,7 +310,7 @@ impl Engine {
             }
             Action::Ignore(peer) => io.link(peer).ignore(),
             Action::Report(failure) => {
-                // The reader of this worker's standard error may be slow: the others are told first.
+                // The reader of this worker's standard error may be slow: the others are notified first.
                 io.flush();
                 report::failed(&failure);
             }

@@ -31,7 +31,7 @@ pub struct Config {
     pub roles: Roles,
     /// Where rank 0 listens, as `host:port`. Not needed for one worker.
     pub rendezvous: Option<String>,
-    /// What all workers of the job know and nobody else. Not needed for one worker. It is wiped from memory when this is
+    /// What all workers of the job know and no other process. Not needed for one worker. It is wiped from memory when this is
     /// dropped, and by a session as soon as it has made the job's key of it.
     pub secret: Option<Secret>,
     /// Keeps jobs with the same secret apart: any text, the same at all workers of one.
@@ -81,7 +81,7 @@ pub enum ConfigError {
         /// The world size.
         world_size: u32,
     },
-    /// Servers, and nobody whom they could serve.
+    /// Servers, and no worker that they could serve.
     #[error(
         "{servers} parameter servers among {world_size} ranks{}; start at least one rank more than there are servers, or with \
          co-located servers as many", if *colocated { ", each co-located with a worker" } else { "" }
@@ -118,7 +118,7 @@ pub enum ConfigError {
     NoSecret(u32),
     /// No id beside a secret that other jobs may have.
     #[error(
-        "nothing tells this job from others with the same secret: set GLEANER_JOB to any text, the same on every worker of one \
+        "nothing distinguishes this job from others with the same secret: set GLEANER_JOB to any text, the same on every worker of one \
          start of the job and another for the next, such as train-17"
     )]
     NoJob,
@@ -149,7 +149,7 @@ impl Config {
     ///
     /// # Errors
     /// Variables that are missing, make no sense or contradict each other, a secret file that others can read, or a secret that
-    /// was read before. A secret from a file, and no id that tells the job from others with the same file.
+    /// was read before. A secret from a file, and no id that distinguishes the job from others with the same file.
     pub fn from_environment() -> Result<Self, ConfigError> {
         Self::from_lookup(&|name| std::env::var(name))
     }
@@ -281,16 +281,16 @@ impl Config {
     }
 }
 
-/// Something that starts workers and tells them who they are.
+/// Something that starts workers and gives them their ranks.
 struct Starter {
     name: &'static str,
     /// What it sets: all of these together, and no other starter does.
     marks: &'static [&'static str],
     rank: &'static str,
     world_size: &'static str,
-    /// Where rank 0 can listen, as far as its variables tell.
+    /// Where rank 0 can listen, as far as its variables say.
     rendezvous: fn(Lookup<'_>) -> Option<String>,
-    /// What tells this job, and this start of it, from others; the same at all its workers.
+    /// What distinguishes this job, and this start of it, from others; the same at all its workers.
     job: fn(Lookup<'_>) -> Option<String>,
 }
 

@@ -1,5 +1,5 @@
 //! The trainer's side of an [`Algorithm`](crate::algorithm::Algorithm): groups that are accumulated into between steps, and
-//! what comes of each step. Gradients and reducers are made of one.
+//! the result of each step. Gradients and reducers are made of one.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
@@ -29,7 +29,7 @@ pub(crate) struct Exchange<T: Element> {
     is_cancellable: bool,
     /// The number of the next step, or of the one whose gradients are becoming ready.
     pub(crate) step: u64,
-    /// What comes of the step that has begun, until somebody waits for it.
+    /// The outcome of the step that has begun, until it is waited for.
     outcome: Option<Outcomes<T>>,
     /// Ends when the last step that has begun is over.
     resting: Option<mpsc::Receiver<Duration>>,
@@ -45,7 +45,7 @@ pub(crate) struct Begun<T: Element> {
     pub(crate) blocked: Duration,
 }
 
-/// What comes of a step.
+/// The result of a step.
 pub(crate) type Outcomes<T> = oneshot::Receiver<Result<Outcome<T>, Error>>;
 
 impl<T: Element> Exchange<T> {
@@ -157,7 +157,7 @@ impl<T: Element> Exchange<T> {
         Begin { group, id, step, shared, worked: Err(Cause::NonFinite), reply }
     }
 
-    /// What comes of the step that has begun: the next one may begin.
+    /// The result of the step that has begun: the next one may begin.
     pub(crate) fn outcome(&mut self) -> Option<Outcomes<T>> {
         self.step += 1;
         self.outcome.take()

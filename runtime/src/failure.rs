@@ -14,7 +14,7 @@ use crate::environment::ConfigError;
 use crate::layout::LayoutError;
 use crate::replica::ReplicaError;
 
-/// Why the whole job cannot go on: told to every worker, so that all name the same rank.
+/// Why the whole job cannot go on: sent to every worker, so that all name the same rank.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The rank that is to blame.
@@ -127,7 +127,7 @@ pub enum Error {
     /// The trainer's own calls do not fit its layout.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// A replica that cannot be, or a call that it does not take.
+    /// Options that a replica cannot have, or a call that it does not take.
     #[error(transparent)]
     Replica(#[from] ReplicaError),
     /// No such number of entries.

@@ -12,7 +12,7 @@ use crate::steps::Word;
 use crate::tag::Topic;
 use crate::{checkpoint, checksum, notes, report};
 
-/// One decoder of what workers tell each other, or the launcher, by the first byte; the others are for it. What can be read can
+/// One decoder of what workers send to each other, or to the launcher, by the first byte; the others are for it. What can be read can
 /// be written and read again.
 pub fn decode(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };

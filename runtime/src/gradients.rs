@@ -31,15 +31,15 @@ use crate::update::{Skipped, Update};
 pub(crate) use saving::together;
 pub use times::StepTimes;
 
-/// A trainer's handle: gradients go in parameter by parameter, the same update comes out on every worker.
+/// Exchanges a model's gradients: takes them parameter by parameter, and returns the same update on every worker.
 ///
-/// A group of parameters is exchanged from the moment that its last one is ready, while the trainer goes on; groups may
+/// The exchange of a group starts when its last parameter is ready, and runs while the trainer continues. Groups may
 /// become ready in different orders on different ranks.
 pub struct Gradients {
     session: Arc<Inner>,
-    /// Where the residuals lie, if not in main memory.
+    /// The device of the residuals, if they are not in main memory.
     device: Option<Arc<dyn Device>>,
-    /// Tells the first group apart from all others of the session; those after it have the numbers after it.
+    /// Distinguishes the first group from all others of the session; those after it have the numbers after it.
     stream: u64,
     layout: Arc<Layout>,
     by_name: Arc<HashMap<String, usize>>,
@@ -159,9 +159,9 @@ impl Gradients {
         })
     }
 
-    /// The gradient of one parameter is ready. It is added to the parameter's residual at once, so `gradient` is
-    /// free when this returns; when it completes its group, the exchange begins. With local clipping it is copied, and all
-    /// groups begin when the last gradient is there, since the norm of all of them decides.
+    /// Hands over the gradient of one parameter. It is added to the parameter's residual before this returns, so `gradient` is
+    /// free afterwards; when it completes its group, the exchange begins. With local clipping it is copied, and all
+    /// groups begin when the last gradient is ready, since the norm of all of them decides.
     ///
     /// # Errors
     /// A parameter that the layout does not have or that was given before in this step, another length, NaN or infinite
@@ -293,7 +293,7 @@ impl Gradients {
                 let own = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
                 return Err(OutOfMemory { rank, step, own }.into());
             }
-            // No handle of these steps is given out, so nobody can cancel them.
+            // No handle of these steps is given out, so nothing can cancel them.
             Outcome::Cancelled { by } => {
                 let reason = "it cancelled a step that cannot be cancelled".into();
                 return Err(self.fail(Failure { rank: by, step: Some(step), reason }));
@@ -396,7 +396,7 @@ impl Gradients {
     }
 }
 
-/// Tells the first group of gradients apart from those that are exchanged side by side with them.
+/// Distinguishes the first group of gradients from those that are exchanged side by side with them.
 fn stream(channel: u64) -> u64 {
     channel << 16
 }

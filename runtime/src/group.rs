@@ -54,7 +54,7 @@ pub(crate) struct Delivered<T: Element = f32> {
 }
 
 impl<T: Element> Group<T> {
-    /// A gradient of these layers that is synchronised by this method, with a residual of zeros. `stream` tells it apart from
+    /// A gradient of these layers that is synchronised by this method, with a residual of zeros. `stream` distinguishes it from
     /// others of the session.
     pub(crate) fn new(
         membership: Membership,
@@ -134,7 +134,7 @@ impl<T: Element> Group<T> {
 
     /// How many entries are looked at when a run that has ended is committed.
     pub(crate) fn commits(&self, execution: &Execution<T>) -> usize {
-        // Who has it besides this group and the run makes the residual copy it.
+        // A holder besides this group and the run makes the residual copy it.
         let is_shared = |accumulator: &Accumulator<T>| accumulator.holders() > 2;
         if self.accumulator.as_ref().is_some_and(is_shared) { self.entries() } else { execution.commits() }
     }
@@ -208,7 +208,7 @@ impl<T: Element> Group<T> {
         Ok(self.residual.recut(schedule.partition.clone(), schedule.quotas())?)
     }
 
-    /// What each peer may have waiting here, in bytes: two steps, since a peer may be one step ahead, and so many steps as have a
+    /// What each peer may have waiting here, in bytes: two steps, since a peer may be one step ahead, and this many steps as have a
     /// megabyte, so that small steps need no message of their own for each credit.
     pub(crate) fn windows(&self) -> Vec<Window> {
         let window = |(&Rank(peer), &volume): (&Rank, &Volume)| (Peer(peer), self.number, window(volume));
@@ -242,7 +242,7 @@ pub(crate) enum Refused {
 /// Why a rank takes no part in a step that has begun, so that all leave it out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unfit {
-    /// Sums that are not finite, which a device tells only then.
+    /// Sums that are not finite, which a device reports only then.
     #[error(transparent)]
     NonFinite(NonFinite),
     /// A device has not enough memory to select, in words.
@@ -373,24 +373,24 @@ mod tests {
         // Ok-Topk: a region of every other worker's selection, and in Bruck's all-gather the sums of one, two and two regions of
         // the ranks 3, 4 and 0. With exact thresholds a selection has k entries and a sum 6k, with learnt ones both have 2k;
         // in the exact step 8 bytes of a note come with each.
-        let told = |gathered: u64| {
+        let bytes = |gathered: u64| {
             let exact = [bags(1, K), bags(gathered, 6 * K), (0, 8 * (1 + gathered))];
             let learnt = [bags(1, 2 * K), bags(gathered, 2 * K)];
             let balanced_lanes = [0, 6, 12][gathered as usize];
             let balanced = [bags(1, 2 * K), bags(1 + balanced_lanes, (2 * K).div_ceil(6))];
             window(sum(&exact).max(sum(&learnt)).max(sum(&balanced)))
         };
-        let expected = [(0, told(2)), (1, told(0)), (3, told(1)), (4, told(2)), (5, told(0))];
+        let expected = [(0, bytes(2)), (1, bytes(0)), (3, bytes(1)), (4, bytes(2)), (5, bytes(0))];
         assert_eq!(found(Method::named("oktopk").unwrap()), expected.into());
         // ExDyna: one, two and two proposals of the ranks 3, 4 and 0 of at most 4k indices, and as many sums of aligned values from
         // them; before that two blocks from 4 and 0 and one from 1, to be summed up.
-        let told = |gathered: u64, reduced: u64| {
+        let bytes = |gathered: u64, reduced: u64| {
             let (proposal, aligned) =
                 (most(Content::Proposal, 4 * K as u32), most(Content::Aligned, 4 * K as u32));
             let aligned = (gathered + reduced, (gathered + reduced) * aligned);
             window(sum(&[(gathered, gathered * proposal), aligned]))
         };
-        let expected = [(0, told(2, 2)), (1, told(0, 1)), (3, told(1, 0)), (4, told(2, 2))];
+        let expected = [(0, bytes(2, 2)), (1, bytes(0, 1)), (3, bytes(1, 0)), (4, bytes(2, 2))];
         assert_eq!(found(Method::named("exdyna").unwrap()), expected.into());
         // Where a proposal may have all entries, no lane has more than that.
         let printed = found(Method::named("exdyna-printed").unwrap());

@@ -45,7 +45,7 @@ pub(crate) fn take(
         Ok(_) => {
             taken.insert(descriptor);
             // SAFETY: it is open and of the right kind, as was just seen; the launcher opened it for this process, in which
-            // nobody else knows of it; and it is taken over once.
+            // no other code knows of it; and it is taken over once.
             let owned = unsafe { OwnedFd::from_raw_fd(descriptor) };
             // It cannot fail for one that is open.
             let _ = fcntl_setfd(&owned, FdFlags::CLOEXEC);

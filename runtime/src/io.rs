@@ -107,7 +107,7 @@ impl Io {
         self.links.iter().all(|(peer, link)| link.is_up() || self.worker.has_left(*peer))
     }
 
-    /// A link has ended: in peace, or for this reason.
+    /// A link has ended: in order, or for this reason.
     pub(crate) fn ended(&mut self, peer: Peer, reason: Option<String>) {
         self.link(peer).disconnect();
         let event = reason.map_or(Event::Ended(peer), |reason| Event::Broken(peer, reason));
@@ -128,7 +128,7 @@ impl Io {
         self.send(to, Message { tag: topic.tag(), payload: payload.into() });
     }
 
-    /// Lets a peer have so many bytes of a gradient waiting here.
+    /// Lets a peer have this many bytes of a gradient waiting here.
     pub(crate) fn widen(&mut self, peer: Peer, gradient: u32, window: u64) {
         if peer.0 == self.rank.0 {
             return;
@@ -142,7 +142,7 @@ impl Io {
         windows.into_iter().for_each(|(peer, gradient, bytes)| self.widen(peer, gradient, bytes));
     }
 
-    /// Bytes of a gradient were taken in or thrown away.
+    /// Bytes of a gradient were taken in or discarded.
     pub(crate) fn consume(&mut self, peer: Peer, gradient: u32, bytes: u64) {
         if self.links.get_mut(&peer).is_some_and(|link| link.consume(gradient, bytes)) {
             self.touch(peer);

@@ -1,4 +1,4 @@
-//! The parameters of a model as a trainer names them, and which of them travel together.
+//! The parameters of a model as a trainer names them, and their groups.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::{Element, Layers};
 
-/// Named parameters in a fixed order, in one or more groups. Every group is a gradient of its own: it is
+/// Named parameters in a fixed order, in one or more groups. A group is what DDP calls a bucket: it is
 /// selected from, exchanged and merged by itself, as soon as all its parameters are ready.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
@@ -63,7 +63,7 @@ impl Parameter {
     }
 }
 
-/// A trainer's call that does not fit its layout.
+/// A call that does not fit the layout.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// Two parameters of one name.
@@ -105,7 +105,7 @@ pub enum LayoutError {
         /// An index that is not above.
         index: u32,
     },
-    /// An index that is none.
+    /// An index that is out of range.
     #[error("the sparse gradient of '{name}' has index {index}; expected indices below {len}")]
     Beyond {
         /// The parameter.
@@ -140,7 +140,7 @@ pub enum LayoutError {
     /// A gradient given twice in a step.
     #[error("the gradient of '{0}' was given twice in one step; call wait() between steps")]
     Again(String),
-    /// A regrouping that is no regrouping.
+    /// A regrouping to other parameters.
     #[error(
         "regroup() takes the same parameters in other groups: in the new layout '{name}' has {}, in the present one {}",
         entries(*.new), entries(*.present)
@@ -214,7 +214,7 @@ impl Layout {
         layout.group()
     }
 
-    /// Lets the parameters that follow travel in a group of their own. A group without parameters does not count.
+    /// Starts a new group with the parameters that follow. A group without parameters does not count.
     #[must_use]
     pub fn group(mut self) -> Self {
         if self.parameters.iter().any(|p| p.group + 1 == self.groups) {

@@ -6,7 +6,7 @@
 //!
 //! **Credit.** A receiver says for each gradient how many bytes its peer may have sent of it since the beginning. A sender
 //! keeps what goes beyond that, so a peer that is several steps ahead, or whose groups are ready in another order, waits
-//! with its own memory and not with this worker's. Credit is given for what was taken in or thrown away, and leaves room for
+//! with its own memory and not with this worker's. Credit is given for what was taken in or discarded, and leaves room for
 //! more than half of a window at any time; since a window is at least two steps, the next message of any step always fits
 //! once what came before it was taken in. Of a gradient that is gone only sums remain: how much was sent, and how much the peer may
 //! still have on its way.
@@ -81,7 +81,7 @@ struct Flow {
     /// How many the peer lets this worker have sent.
     allowed: u64,
     received: u64,
-    /// Taken in or thrown away.
+    /// Taken in or discarded.
     consumed: u64,
     /// How many this worker lets the peer have sent.
     granted: u64,
@@ -105,7 +105,7 @@ impl Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reads {
     Messages,
-    /// The peer sent what nobody can read: what follows is thrown away.
+    /// The peer sent what cannot be read: what follows is discarded.
     Nonsense,
     /// The peer does not answer. The connection stays: its end would say that this worker is gone.
     Unanswered,
@@ -207,7 +207,7 @@ impl Link {
         Ok(())
     }
 
-    /// Whether the peer has said goodbye and all its bags have come; once, and it is told.
+    /// Whether the peer has said goodbye and all its bags have come; once, and it is notified.
     pub(crate) fn has_left(&mut self) -> bool {
         let has_left = self.last.take_if(|last| *last <= self.came).is_some();
         if has_left {
@@ -219,7 +219,7 @@ impl Link {
     /// The peer says that all has come, the goodbye too.
     pub(crate) fn all_came(&self) -> Result<(), Broken> {
         match self.end {
-            End::Open | End::Parting => Err("it has heard a goodbye that nobody said"),
+            End::Open | End::Parting => Err("it answers a goodbye that was not sent"),
             End::Parted | End::Closing => Ok(()),
         }
     }
@@ -241,12 +241,12 @@ impl Link {
     }
 
     /// Reads what comes until the peer closes, and throws it away: what is said to a peer may be lost where a connection ends
-    /// with bytes that nobody has read.
+    /// with unread bytes.
     pub(crate) fn distrust(&mut self) {
         self.reads = Reads::Nonsense;
     }
 
-    /// Gives a sign of life if nothing was written since then, and tells in which steps and calls this rank is. Says so.
+    /// Gives a sign of life if nothing was written since then, and says in which steps and calls this rank is. Returns whether it did.
     pub(crate) fn live(&mut self, since: Instant, calls: (u32, bool), steps: &[(StepId, bool)]) -> bool {
         let quiet = self.is_up() && self.wrote <= since && self.submitted.is_empty();
         if quiet {
@@ -277,7 +277,7 @@ impl Link {
         (moves(moved.sent, before.sent), moves(moved.received, before.received))
     }
 
-    /// Lets the peer have so many bytes of a gradient waiting here, at least.
+    /// Lets the peer have this many bytes of a gradient waiting here, at least.
     pub(crate) fn widen(&mut self, gradient: u32, window: u64) {
         let flow = self.flows.entry(gradient).or_default();
         flow.window = flow.window.max(window);
@@ -285,7 +285,7 @@ impl Link {
         self.grant(gradient);
     }
 
-    /// A gradient's bytes were taken in or thrown away. Says whether the peer is to be told.
+    /// A gradient's bytes were taken in or discarded. Returns whether the peer is to be notified.
     pub(crate) fn consume(&mut self, gradient: u32, bytes: u64) -> bool {
         if let Some(flow) = self.flows.get_mut(&gradient) {
             flow.consumed += bytes;
@@ -399,7 +399,7 @@ impl Link {
                     self.in_flight -= self.submitted.drain(..sent).sum::<usize>();
                     self.wrote = now;
                 }
-                // Reading tells more of how a link broke; it ends too.
+                // Reading says more of how a link broke; it ends too.
                 Poll::Ready(Err(_)) => {
                     self.is_written = true;
                     return true;

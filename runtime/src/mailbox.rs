@@ -1,4 +1,4 @@
-//! What the trainer's thread and compute threads tell the thread that owns links and steps.
+//! Messages of the trainer's thread and of compute threads to the thread that owns links and steps.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::probe::Volley;
 use crate::steps::Cause;
 use crate::tag::StepId;
 
-/// Messages that may wait. The owner of the mailbox never waits for anybody, so none waits for long.
+/// Messages that may wait. The owner of the mailbox never waits for others, so none waits for long.
 const WAITING: usize = 1024;
 
 /// One of them.
@@ -24,7 +24,7 @@ pub(crate) enum Command {
     Add(u32, Box<dyn Actor>),
     /// And ends it, once its steps are over.
     Retire(u32),
-    /// Peers get credit: so many bytes of a gradient may wait here.
+    /// Peers get credit: this many bytes of a gradient may wait here.
     Widen(Vec<Window>),
     /// To the exchange whose groups have numbers from this one on.
     To(u32, Box<dyn Any + Send>),
@@ -42,7 +42,7 @@ pub(crate) enum Command {
     Leave(oneshot::Sender<()>),
 }
 
-/// So many bytes of a gradient that one peer may have waiting here.
+/// This many bytes of a gradient that one peer may have waiting here.
 pub(crate) type Window = (Peer, u32, u64);
 
 /// Where to send commands.
@@ -113,7 +113,7 @@ impl Bell {
         owner.into_iter().for_each(Waker::wake);
     }
 
-    /// Whom to wake when it rings next.
+    /// The task to wake when the next message comes.
     pub(crate) fn listen(&self, owner: &Waker) {
         let mut rung = self.rung();
         if rung.owner.as_ref().is_none_or(|known| !known.will_wake(owner)) {

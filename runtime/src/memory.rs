@@ -1,4 +1,4 @@
-//! What becomes of memory that a step has given back.
+//! Reuse of memory that a step has given back.
 
 /// Keeps freed memory for the rest of the process, where that is glibc's to decide: to be called first in `main`, before any
 /// other thread runs.

@@ -92,7 +92,7 @@ pub(crate) enum Says {
     Lines(Arc<str>, Bytes),
 }
 
-/// What comes of a call.
+/// The result of a call.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// The notes of all ranks that gave one.
@@ -175,7 +175,7 @@ impl Notes {
         self.place().checked_sub(1).map(|place| self.at(place / self.width()))
     }
 
-    /// How many children a rank may have: where the others go on without one that fails, nobody stands between two others.
+    /// How many children a rank may have: where the others go on without one that fails, no rank stands between two others.
     fn width(&self) -> u32 {
         match self.role_map.roles.on_failure {
             OnFailure::Stop => CHILDREN,

@@ -37,7 +37,7 @@ const STEADY: usize = 10;
 /// Steps between two checks after that.
 const WINDOW: usize = 20;
 
-/// The most bytes in which a rank tells what its steps took.
+/// The most bytes in which a rank reports what its steps took.
 const NOTE: usize = 1 << 17;
 
 /// What a step took on one worker, in seconds; or the medians of several.
@@ -71,7 +71,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// For layers of so many entries.
+    /// For layers of this many entries.
     ///
     /// # Errors
     /// No layers, or layers without entries.
@@ -99,7 +99,7 @@ impl Planner {
         Ok(planner)
     }
 
-    /// Measures the network and the workers' speed, if that is needed and nobody has in this session. All ranks call it
+    /// Measures the network and the workers' speed, if that is needed and was not done in this session. All ranks call it
     /// together.
     ///
     /// # Errors

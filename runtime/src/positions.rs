@@ -1,4 +1,4 @@
-//! In which step each rank is. Ranks tell each other with their signs of life, so that one that waits for long can tell a
+//! In which step each rank is. Ranks exchange it with their signs of life, so that one that waits for long can tell a
 //! peer that is late from one that it will never meet.
 
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use gleaner_transport::{Peer, Tag};
 
 use crate::tag::{StepId, Topic};
 
-/// The most gradients that a sign of life tells of.
+/// The most gradients that a sign of life describes.
 const MOST: usize = 256;
 
 /// What the peers have reported last.
@@ -78,12 +78,12 @@ impl Position {
 }
 
 impl Positions {
-    /// Takes what a peer tells. Says whether it makes sense.
-    pub(crate) fn told(&mut self, peer: Peer, payload: &[u8]) -> bool {
+    /// Takes what a peer reports. Returns whether it makes sense.
+    pub(crate) fn report(&mut self, peer: Peer, payload: &[u8]) -> bool {
         Position::decode(payload).map(|position| self.0.insert(peer, position)).is_some()
     }
 
-    /// Where a peer is, seen from a step for which so many bytes of its bags have come; none if it is in that step, or has
+    /// Where a peer is, seen from a step for which this many bytes of its bags have come; none if it is in that step, or has
     /// not reported.
     pub(crate) fn seen_from(&self, id: StepId, peer: Peer, came: u64) -> Option<Seen> {
         let Position { sent, calls, next } = self.0.get(&peer)?;
@@ -106,7 +106,7 @@ mod tests {
         let id = |step| StepId::new(0, 7, step);
         assert_eq!(positions.seen_from(id(5), PEER, 9), None);
         assert!(
-            positions.told(PEER, &encode(100, (2, true), &[(StepId::new(0, 6, 50), false), (id(5), true)]))
+            positions.report(PEER, &encode(100, (2, true), &[(StepId::new(0, 6, 50), false), (id(5), true)]))
         );
         assert_eq!(positions.seen_from(id(5), PEER, 9), None, "it is in that step");
         let seen = |step, came| {
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(seen(4, 99), (1, true, false), "something is under way");
         assert_eq!(seen(4, 100), (1, true, true));
         assert_eq!(positions.seen_from(StepId::new(0, 8, 5), PEER, 100), None, "a gradient that it has not");
-        assert!(positions.told(PEER, &encode(100, (2, true), &[(id(5), false)])));
+        assert!(positions.report(PEER, &encode(100, (2, true), &[(id(5), false)])));
         let seen = positions.seen_from(id(5), PEER, 100).unwrap();
         assert_eq!((seen.ahead, seen.has_begun, seen.is_lost()), (0, false, false));
     }

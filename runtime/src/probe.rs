@@ -32,12 +32,12 @@ use crate::tag::{PROBE, Topic};
 pub struct Probed {
     /// The slowest distance, of each the median of the workers.
     pub network: Network,
-    /// Bytes per second of the worker that received slowest, at the slowest distance: where links differ, what everybody waits for in the end.
+    /// Bytes per second of the worker that received slowest, at the slowest distance: where links differ, what all workers wait for in the end.
     pub slowest: f64,
     /// The median of the workers, with all of them at work.
     pub speed: Speed,
     /// What a byte that is sent while another is received takes of a worker's cores, in seconds: sealing, copying, and the kernel's
-    /// part of it. The median of the workers; 0 on systems that do not tell.
+    /// part of it. The median of the workers; 0 on systems that do not report it.
     pub handling: f64,
     /// How long measuring took on this rank.
     pub took: Duration,
@@ -173,7 +173,7 @@ impl Prober<'_> {
         self.measure(distance, count as usize * size, size, true)
     }
 
-    /// Sends so many bytes at once, in pieces, and receives as many.
+    /// Sends this many bytes at once, in pieces, and receives as many.
     fn volley(&mut self, distance: u32, bytes: usize, piece: usize) -> Result<(Duration, Duration), Error> {
         self.measure(distance, bytes, piece, false)
     }
@@ -207,12 +207,12 @@ impl Prober<'_> {
     }
 }
 
-/// For how long the threads of this process have had a core, in seconds. 0 where the system does not tell.
+/// For how long the threads of this process have had a core, in seconds. 0 where the system does not report it.
 fn processor() -> f64 {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return 0.0 };
     let nanoseconds = threads.flatten().filter_map(|thread| {
-        let told = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        told.split(' ').next()?.parse::<u64>().ok()
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
     });
     nanoseconds.sum::<u64>() as f64 * 1e-9
 }
@@ -431,7 +431,7 @@ pub(crate) fn bytes(numbers: &[f64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// So many numbers of each rank. One that is missing or none counts as infinite: nobody is believed to be fast who said
+/// This many numbers of each rank. One that is missing or none counts as infinite: a rank is not believed to be fast that said
 /// nothing.
 pub(crate) fn numbers(notes: &[Bytes], count: usize) -> Vec<Vec<f64>> {
     let number = |note: &Bytes, i: usize| {

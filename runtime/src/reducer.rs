@@ -1,4 +1,4 @@
-//! All-reduces that a trainer starts and does not wait for.
+//! All-reduces that run in the background.
 
 mod sparse;
 
@@ -29,7 +29,7 @@ use crate::update::{Skipped, Update};
 
 pub use sparse::SparseReducer;
 
-/// An all-reduce of a fixed number of entries, with a residual of its own. Each step is started, and gives a [`Handle`];
+/// An all-reduce of a fixed number of entries, with a residual of its own. Starting a step returns a [`Handle`];
 /// steps of different reducers may be under way at once.
 ///
 /// ```
@@ -103,11 +103,11 @@ impl<T: Element> Reducer<T> {
         Ok(Self { session, layout: Arc::new(layout), by_name, method, exchange, reduction })
     }
 
-    /// Adds the values to the residual, so that they are free when this returns, and starts the all-reduce of what is there.
+    /// Adds the values to the residual, so that they are free when this returns, and starts the all-reduce of the sum.
     /// While the step before is under way, this waits until it is committed: an entry belongs to one unfinished step at a
     /// time.
     ///
-    /// The step goes on and is committed by itself, whether or not anybody waits for its handle.
+    /// The step is completed and committed whether or not its handle is waited for.
     ///
     /// # Errors
     /// Another number of values, NaN or infinite values (the job then fails on all ranks, unless the method
@@ -177,7 +177,7 @@ impl<T: Element> Reducer<T> {
         self.exchange.step
     }
 
-    /// What waits here for a later step, entry by entry, once the step under way is committed. A caller that goes on in another
+    /// The residual, entry by entry, once the step under way is committed. A caller that goes on in another
     /// process adds it to the first values there.
     ///
     /// # Errors
@@ -224,7 +224,7 @@ impl<T: Element> Handle<T> {
         self.step
     }
 
-    /// Asks all ranks to give this step up, and returns at once. The handle says the result, here as on every other
+    /// Asks all ranks to cancel this step, and returns at once. The handle returns the result, on this as on every other
     /// rank:
     ///
     /// - [`Error::Cancelled`], which names the rank that asked: nothing was delivered, and what was accumulated waits in the

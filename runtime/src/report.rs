@@ -1,10 +1,10 @@
 //! What is said on standard error: sentences for people, and events for the launcher that started this worker.
 //!
 //! One thread writes. A caller that has something to say hands over a line, and waits a moment for it to be written; a standard
-//! error that nobody reads, or that cannot be written to, holds nobody up and is no reason to fail.
+//! error that is not read, or that cannot be written to, delays nothing and is no reason to fail.
 //!
 //! An event is a line that begins with a record separator, `\x1egleaner {"kind":KIND,"body":BODY}\n`. The launcher takes such
-//! lines out of the worker's standard error and never shows them. Without a launcher nothing is written, so that nobody sees
+//! lines out of the worker's standard error and never shows them. Without a launcher nothing is written, so that no user sees
 //! them by accident.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -54,7 +54,7 @@ pub fn say(sentence: impl fmt::Display) {
     hand(format!("{sentence}\n").into_bytes());
 }
 
-/// Lets panics be said as [`say`] does, in place of the hook that is set: the standard one waits for as long as nobody reads.
+/// Lets panics be said as [`say`] does, in place of the hook that is set: the standard one waits for as long as standard error is not read.
 pub fn say_panics() {
     panic::set_hook(Box::new(|panic| {
         let thread = thread::current();
@@ -67,7 +67,7 @@ pub fn say_panics() {
     }));
 }
 
-/// Waits until all is said that was to be said, or nobody reads: a second at most. For the end of a program.
+/// Waits until all is said that was to be said, or nothing reads it: a second at most. For the end of a program.
 pub fn finish() {
     STDERR.finish();
 }
@@ -84,12 +84,12 @@ pub(crate) fn offer(line: Vec<u8>) -> Result<(), Vec<u8>> {
     STDERR.offer(line)
 }
 
-/// Whether all is written, or nobody has read for a second.
+/// Whether all is written, or nothing was read for a second.
 pub(crate) fn is_done() -> bool {
     STDERR.is_done()
 }
 
-/// Tells the launcher that the job cannot go on: which rank is to blame, in which step, and why.
+/// Reports to the launcher that the job cannot go on: which rank is to blame, in which step, and why.
 /// Every worker that notices reports it; the launcher's last line names the rank that most of them blame.
 pub fn failed(failure: &Failure) -> bool {
     event(FAILED, failure)
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_said_and_not_held_up_by_a_pipe_that_nobody_reads() {
+    fn a_panic_is_said_and_not_held_up_by_a_pipe_that_is_not_read() {
         let panicking = |err: io::PipeWriter| {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(["--exact", "report::tests::panicking_process", "--nocapture"]);

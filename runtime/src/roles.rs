@@ -2,7 +2,7 @@
 
 use gleaner_transport::Peer;
 
-/// What becomes of the job when a worker fails.
+/// Whether the job goes on when a worker fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
     /// It ends on all ranks.
@@ -20,11 +20,11 @@ pub struct Roles {
     pub servers: u32,
     /// Whether they live in the processes of the first workers. Otherwise they have the last ranks.
     pub colocated: bool,
-    /// What becomes of the job when a worker fails.
+    /// Whether the job goes on when a worker fails.
     pub on_failure: OnFailure,
 }
 
-/// Roles among so many ranks.
+/// Roles among this many ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoleMap {
     /// The number of workers, P. They have the first ranks.
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_worker_that_nobody_needs_is_dropped() {
+    fn only_a_worker_that_no_other_needs_is_dropped() {
         let roles = Roles { servers: 1, colocated: false, on_failure: OnFailure::Continue };
         let dropped =
             |roles| (0..4).filter(|&rank| RoleMap::new(4, roles).unwrap().drops(rank)).collect::<Vec<_>>();

@@ -15,7 +15,7 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// Who coordinates a job that begins.
+    /// The rank that coordinates a job that begins.
     pub(crate) const FIRST: Rank = Rank(0);
 
     /// That of a worker which has joined.

@@ -31,7 +31,7 @@ use crate::server;
 use crate::tag::SERVED;
 use crate::timeline::{Recorder, Timeline};
 
-/// One worker's membership in a job: the calls block, the work happens behind them. Dropping it leaves the job.
+/// One worker's membership in a job. All calls block; the I/O runs on a thread of its own. Dropping the session leaves the job.
 ///
 /// ```
 /// use gleaner_runtime::{Layout, Session};
@@ -51,12 +51,12 @@ use crate::timeline::{Recorder, Timeline};
 /// ```
 pub struct Session {
     pub(crate) inner: Arc<Inner>,
-    /// How many gradient exchanges and reducers were made.
+    /// How many `Gradients` and reducers were made.
     pub(crate) channels: AtomicU64,
     reducers: AtomicU64,
 }
 
-/// A worker's place in a job, and whom to ask there.
+/// A worker's place in a job, and the means to reach the others.
 #[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) rank: Rank,
@@ -76,16 +76,16 @@ pub(crate) struct Inner {
     pub(crate) recorder: Arc<Recorder>,
     /// Numbers that were given to groups.
     numbers: AtomicU32,
-    /// What the network and the workers are like, once it was measured.
+    /// Speeds of the network and the workers, once they were measured.
     pub(crate) probed: OnceLock<Probed>,
-    /// Which run this is, once the coordinator has said it.
+    /// The id of the run, once the coordinator has sent it.
     run: OnceLock<String>,
     /// The I/O thread, until the session ends.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Session {
-    /// This worker's number, from 0 to world size − 1; a parameter server's is beyond.
+    /// This worker's number, from 0 to world size − 1; parameter servers have the numbers after it.
     pub fn rank(&self) -> usize {
         self.inner.rank.index()
     }
@@ -95,7 +95,7 @@ impl Session {
         self.inner.workers as usize
     }
 
-    /// Whether this rank is a parameter server and no worker: its program calls [`serve`](Self::serve), and nothing else.
+    /// Whether this rank is a parameter server and no worker: its program calls only [`serve`](Self::serve).
     pub fn is_server(&self) -> bool {
         self.inner.role_map.server(self.inner.rank.0).is_some()
     }
@@ -128,10 +128,10 @@ impl Session {
         self.inner.counters.read()
     }
 
-    /// Agrees with all ranks on a layout and a method, and starts to synchronise gradients by them.
+    /// Agrees with all ranks on a layout and a method, and returns the handle that exchanges gradients. All ranks call it together.
     ///
     /// # Errors
-    /// Ranks whose layout or method differs, named with the first difference; a layout or method that cannot be.
+    /// Ranks whose layout or method differs, named with the first difference; an invalid layout or method.
     pub fn gradients(&self, layout: &Layout, method: Method) -> Result<Gradients, Error> {
         self.inner.expect_worker()?;
         let channel = self.channels.fetch_add(1, Ordering::Relaxed);
@@ -155,19 +155,19 @@ impl Session {
         Gradients::new(self.inner.clone(), channel, layout, method, Some(device))
     }
 
-    /// Agrees with all ranks on an all-reduce of n entries by a method. Its steps are started without waiting for them, and
+    /// Agrees with all ranks on an all-reduce of n entries by a method. Its steps are started and run in the background, and
     /// several reducers may be under way at once. The name is for errors and for the update's one parameter.
     ///
     /// `Method::auto()` takes the method that is [expected](Self::probe) to be cheapest for n values of 32 bits, and stays
-    /// with it. Measuring disturbs steps that are under way, and they what is measured: make such a reducer before them.
+    /// with it. Measuring and steps that are under way disturb each other: make such a reducer before the first step.
     ///
     /// # Errors
-    /// Ranks whose name, n or method differs; a method that cannot be.
+    /// Ranks whose name, n or method differs; an invalid method.
     pub fn reducer(&self, name: &str, n: usize, method: Method) -> Result<Reducer, Error> {
         self.reducer_of(name, n, method, Reduction::Sum)
     }
 
-    /// [`reducer`](Self::reducer) for values of another type, or by another reduction than the sum. All ranks give the same.
+    /// [`reducer`](Self::reducer) for values of another type, or by another reduction than the sum. Both are the same on all ranks.
     ///
     /// # Errors
     /// As [`reducer`](Self::reducer), and a reduction that has no residual with a method that leaves entries out.
@@ -183,7 +183,7 @@ impl Session {
         Reducer::new(self.inner.clone(), stream, name, n, method, reduction)
     }
 
-    /// Agrees with all ranks on an all-reduce of vectors of n values that are sparse already, and given as entries. Otherwise as
+    /// Agrees with all ranks on an all-reduce of vectors of n values that are sparse already, and given as entries. Otherwise like
     /// [`reducer`](Self::reducer). A method without a density delivers all entries.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ impl Session {
     /// [`sparse_reducer`](Self::sparse_reducer) for values of another type. All ranks give the same.
     ///
     /// # Errors
-    /// As there.
+    /// As [`sparse_reducer`](Self::sparse_reducer).
     pub fn sparse_reducer_of<T: Element>(
         &self,
         name: &str,
@@ -208,7 +208,7 @@ impl Session {
     }
 
     /// Measures the network and the workers' speed, for a gradient of about n entries: once in a session, all ranks
-    /// together, in less than two seconds. What the method `auto` computes with.
+    /// together, in less than two seconds. The method `auto` chooses by these measurements.
     ///
     /// # Errors
     /// The job has failed.
@@ -216,7 +216,7 @@ impl Session {
         probe::probe(&self.inner, n)
     }
 
-    /// Begins to record what each rank does when; all ranks call it together. The one before ends, if there is one.
+    /// Begins to record a timeline of all ranks; all ranks call it together. A recording that is running ends.
     ///
     /// # Errors
     /// The job has failed.
@@ -224,12 +224,12 @@ impl Session {
         Timeline::start(Arc::clone(&self.inner))
     }
 
-    /// What this program did in a step, for the [timeline](Self::timeline); without one, nothing happens.
+    /// Records what this program did in a step on the [timeline](Self::timeline); without one it does nothing.
     pub fn record(&self, step: u64, what: impl Into<Cow<'static, str>>, during: Range<Instant>) {
         self.inner.recorder.program(step, what, during);
     }
 
-    /// [`record`](Self::record) of what a device did for this program, on a track of its own: the program had gone on meanwhile.
+    /// [`record`](Self::record) for work of a device, on a track of its own, since the program continues meanwhile.
     pub fn record_on_device(&self, step: u64, what: impl Into<Cow<'static, str>>, during: Range<Instant>) {
         self.inner.recorder.device(step, what, during);
     }
@@ -237,12 +237,12 @@ impl Session {
     /// Ends the job on all ranks because this program cannot go on, and leaves. Every rank's calls and steps fail with this
     /// rank's name and the reason. A session that is dropped by a panic does the same with the panic's message.
     ///
-    /// Returns why the job failed: if it had failed before, that counts.
+    /// Returns why the job failed; if it had failed before, that earlier reason.
     pub fn abort(self, reason: &dyn std::fmt::Display) -> Error {
         self.give_up(reason)
     }
 
-    /// [`abort`](Self::abort) for a program that holds the session in several places, and leaves it when the last one is dropped.
+    /// [`abort`](Self::abort) for a program that shares the session, and leaves the job when the last owner is dropped.
     pub fn give_up(&self, reason: &dyn std::fmt::Display) -> Error {
         self.inner.fail(Failure {
             rank: self.inner.rank.0,
@@ -251,7 +251,7 @@ impl Session {
         })
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks have called it.
     ///
     /// # Errors
     /// The job has failed.
@@ -259,8 +259,8 @@ impl Session {
         self.inner.agree(Purpose::Barrier, "")
     }
 
-    /// Gives every rank the notes of all ranks, in the order of the ranks: `notes[r]` has the bytes that rank r gave, whatever their
-    /// number. For small control data: a note has less than 1 MiB. A worker without which the others go on has an empty one.
+    /// Returns the notes of all ranks, in the order of the ranks: `notes[r]` has the bytes of rank r, whatever their
+    /// number. For small control data: a note has less than 1 MiB. Of a worker that the others go on without it is empty.
     ///
     /// # Errors
     /// The job has failed.
@@ -304,7 +304,7 @@ impl Job {
 }
 
 impl Inner {
-    /// Numbers for so many groups, from this one on; all ranks ask in the same order.
+    /// Numbers for this many groups, from this one on; all ranks ask in the same order.
     pub(crate) fn number(&self, count: u32) -> Option<u32> {
         let next = |first: u32| first.checked_add(count).filter(|next| *next <= SERVED);
         self.numbers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()

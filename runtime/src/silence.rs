@@ -2,16 +2,16 @@
 //!
 //! A rank that was stopped, a rank that is cut off, and a cable that is cut between two ranks look the same at the end of one
 //! link: nothing comes, or nothing that is sent is answered. Both ends may live, and each would name the other. So one rank judges, by
-//! what it hears itself and by the silent links that it was told of:
+//! what it hears itself and by the silent links that were reported to it:
 //!
 //! - a rank that hears none of its peers, of two or more, is cut off itself; and so was one that heard none for half the time-out
 //!   and one of them not since, because connections that were cut go on one by one;
 //! - of the two ends of a silent link, the one that the judge does not hear any more has failed;
 //! - if it hears both, the rank that most of the silent links have in common is cut off: where packets pass in one direction alone, it
 //!   can still be heard;
-//! - if no rank is at more of them than any other, the link between two is cut. Somebody must be named, the same by all: the higher rank.
+//! - if no rank is at more of them than any other, the link between two is cut. All must name the same rank: the higher one.
 //!
-//! The coordinator judges. Who does not hear it tells others, who tell it. Where no verdict comes, the end that noticed judges
+//! The coordinator judges. A rank that does not hear it reports to others, which report to it. Where no verdict comes, the end that noticed judges
 //! for itself.
 
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub(crate) enum Hearing {
 }
 
 /// How many silent links of one rank are reported.
-const TOLD: usize = 2;
+const REPORTED: usize = 2;
 
 /// A link on which nothing has come for the whole time-out, or nothing is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,8 +45,8 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// Whom rank `this` tells, when it has noticed or was told: the judge, or if it does not hear that one, a few others. They
-    /// tell the judge, and when they know the verdict, the ranks that told them.
+    /// The ranks that rank `this` reports to: the judge, or if it does not hear that one, a few others. They
+    /// report to the judge, and when they know the verdict, to the ranks that reported to them.
     pub(crate) fn confidants(self, this: u32, workers: u32, judge: u32) -> Vec<u32> {
         match self {
             _ if this == judge => Vec::new(),
@@ -87,10 +87,10 @@ pub(crate) fn is_news<'a>(silence: Silence, known: impl Iterator<Item = &'a Sile
         of_this += usize::from(other.at == silence.at);
         is_known |= *other == silence;
     }
-    !is_known && of_this < TOLD
+    !is_known && of_this < REPORTED
 }
 
-/// Who has failed, and how, in the eyes of rank `this` with these peers, which was told of these silences, of one at least.
+/// Which rank has failed, and how, as rank `this` with these peers concludes from these silences, one at least.
 pub(crate) fn judge(
     silences: &[Silence],
     this: u32,
@@ -183,7 +183,7 @@ mod tests {
 
     const WORKERS: u32 = 5;
 
-    /// Whom each rank that may judge names, when the ranks in `gone` say nothing to anybody, and nothing passes on one link.
+    /// The rank that each rank that may judge names, when the ranks in `gone` send nothing, and nothing passes on one link.
     fn verdicts(judges: u32, gone: &[u32], cut: Option<(u32, u32)>) -> Vec<(u32, u32)> {
         let passes = |a: u32, b: u32| {
             !gone.contains(&a) && !gone.contains(&b) && cut != Some((a, b)) && cut != Some((b, a))
@@ -193,9 +193,10 @@ mod tests {
             for from in (0..WORKERS).filter(|&from| from != at && !passes(at, from)) {
                 let silence = Silence { at, from };
                 // Where the judge does not hear of it, the end that noticed judges.
-                let told = silence.confidants(at, WORKERS, judges);
-                let passed_on =
-                    told.into_iter().any(|rank| passes(at, rank) && (rank == judges || passes(rank, judges)));
+                let confidants = silence.confidants(at, WORKERS, judges);
+                let passed_on = confidants
+                    .into_iter()
+                    .any(|rank| passes(at, rank) && (rank == judges || passes(rank, judges)));
                 let judge = if passed_on { judges } else { at };
                 let peers: Vec<u32> = (0..WORKERS).filter(|&peer| peer != judge).collect();
                 let hears = |rank| rank == judge || passes(judge, rank);
@@ -228,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Rank 4 of a ring under rank 0, which has no link to its neighbours: what the two ends tell leads to one verdict.
+    /// Rank 4 of a ring under rank 0, which has no link to its neighbours: what the two ends report leads to one verdict.
     #[test]
     fn of_links_that_have_a_rank_in_common_that_one_is_named_by_a_judge_who_hears_it() {
         let hearing = |rank| match rank {
@@ -240,9 +241,9 @@ mod tests {
         let (rank, reason) = named(&[silence(4, 3), silence(4, 5)]);
         assert!(rank == 4 && reason.contains("ranks 3, 5, though all are alive"), "{reason}");
         assert_eq!(named(&[silence(5, 4), silence(4, 3)]).0, 4);
-        assert_eq!(named(&[silence(5, 4), silence(4, 5)]).0, 5, "one link, told by both ends");
+        assert_eq!(named(&[silence(5, 4), silence(4, 5)]).0, 5, "one link, reported by both ends");
         assert_eq!(named(&[silence(4, 3), silence(3, 4)]).0, 3, "the one that is not heard");
-        // One that was heard and is no more counts before what others tell.
+        // One that was heard and is no more counts before what others report.
         let hearing = |rank| if rank == 5 { Hearing::Unanswered } else { Hearing::Heard };
         let silences = [silence(4, 3), silence(4, 5)];
         let (rank, reason) = judge(&silences, 0, &[1, 4, 5], hearing, Duration::from_secs(1));
@@ -254,10 +255,10 @@ mod tests {
         for (judge, workers) in (2..9).map(|workers| (0, workers)).chain((3..9).map(|workers| (2, workers))) {
             for at in (0..workers).filter(|&at| at != judge) {
                 let silence = Silence { at, from: judge };
-                let told = silence.confidants(at, workers, judge);
-                assert_eq!(told.len(), (workers as usize - 2).min(3));
-                assert!(told.iter().all(|&rank| rank != judge && rank != at && rank < workers));
-                assert!(told.iter().all(|&rank| silence.confidants(rank, workers, judge) == [judge]));
+                let confidants = silence.confidants(at, workers, judge);
+                assert_eq!(confidants.len(), (workers as usize - 2).min(3));
+                assert!(confidants.iter().all(|&rank| rank != judge && rank != at && rank < workers));
+                assert!(confidants.iter().all(|&rank| silence.confidants(rank, workers, judge) == [judge]));
             }
         }
         assert_eq!(Silence { at: 3, from: 2 }.confidants(3, 4, 0), [0]);

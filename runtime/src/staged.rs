@@ -42,7 +42,7 @@ struct Beside {
 }
 
 impl Staged {
-    /// Files that nobody but their owner can read.
+    /// Files that only their owner can read.
     pub fn private() -> Self {
         Self { files: Vec::new(), is_private: true }
     }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_writes_any_more_is_swept() {
+    fn only_what_is_not_written_any_more_is_swept() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let mut living = Staged::default();

@@ -1,11 +1,11 @@
 //! Which steps are under way here, and how all ranks decide as one that a step is given up.
 //!
-//! Any rank may ask for it. It tells rank 0, and rank 0 tells all ranks to *freeze* the step: a frozen step goes on, but does
+//! Any rank may ask for it. It asks rank 0, and rank 0 asks all ranks to *freeze* the step: a frozen step goes on, but does
 //! not finish before the verdict. Each rank answers whether it had finished already. Its update may then have been used, and
-//! what one rank has, all must get: the request came *too late*, and the step goes on everywhere. If nobody had finished, the
+//! what one rank has, all must get: the request came *too late*, and the step goes on everywhere. If no rank had finished, the
 //! step is *cancelled* everywhere, in the name of the rank that rank 0 heard first.
 //!
-//! A rank whose values are not finite asks for the same, and never sends any: so nobody can have finished. Its word counts
+//! A rank whose values are not finite asks for the same, and never sends any: so no rank can have finished. Its word counts
 //! more than that of a rank which cancels at the same time, since the step leaves no trace in the residuals then. A rank that lacks the
 //! memory to select sends nothing either; what was accumulated stays in its residuals, as where the program wishes it.
 //!
@@ -34,7 +34,7 @@ pub(crate) enum Cause {
     Memory,
 }
 
-/// What ranks tell each other about a step.
+/// What ranks send each other about a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
     /// To rank 0: give it up, please.
@@ -100,7 +100,7 @@ pub(crate) enum Stand {
 /// What follows from an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Tell this rank.
+    /// Send this rank a word.
     Tell(u32, StepId, Word),
     /// A step that was begun here stands so now.
     Stand(StepId, Stand),
@@ -120,7 +120,7 @@ pub(crate) struct Steps {
     gradients: HashMap<u32, Known>,
     /// At the coordinator: what it is asking about.
     inquiries: HashMap<StepId, Inquiry>,
-    /// At the coordinator: whether anybody has left, and so had finished all its steps.
+    /// At the coordinator: whether any rank has left, and so had finished all its steps.
     parting: bool,
     effects: Vec<Effect>,
 }
@@ -326,7 +326,7 @@ impl Steps {
         (0..self.workers).filter(move |&other| other != rank)
     }
 
-    /// At the coordinator: asks everybody, unless the answer is known.
+    /// At the coordinator: asks all ranks, unless the answer is known.
     fn inquire(&mut self, id: StepId, by: u32, cause: Cause) {
         let decided = matches!(self.stand(id), Some(Stand::Cancelled { .. })) || self.is_over(id);
         if decided || self.parting {
@@ -347,7 +347,7 @@ impl Steps {
         }
     }
 
-    /// At the coordinator: tells everybody the verdict.
+    /// At the coordinator: sends all ranks the verdict.
     fn conclude(&mut self, id: StepId, verdict: Word) -> Result<(), &'static str> {
         self.inquiries.remove(&id);
         self.effects.extend(self.others().map(|rank| Effect::Tell(rank, id, verdict)));
@@ -358,7 +358,7 @@ impl Steps {
     fn follow(&mut self, id: StepId, verdict: Word) -> Result<(), &'static str> {
         let Some(open) = self.open.get_mut(&id) else {
             let late = verdict == Word::TooLate && self.is_over(id);
-            return if late { Ok(()) } else { Err("it gave a verdict on a step that nobody froze") };
+            return if late { Ok(()) } else { Err("it gave a verdict on a step that was not frozen") };
         };
         let begun = open.begun;
         if let Word::Cancelled { by, cause } = verdict {

@@ -13,7 +13,7 @@ pub(crate) struct StepId {
     step: u32,
 }
 
-/// How many gradients a session can number. The last of the numbers is not one's: it stands for measuring the network.
+/// How many gradients a session can number. The last of the numbers is not one's: it is reserved for measuring the network.
 pub(crate) const GRADIENTS: u32 = (1 << GRADIENT_BITS) - 1;
 
 /// Numbers from this one on are those of what workers and servers say to each other.

@@ -19,7 +19,7 @@ const LARGEST: usize = 64 << 20;
 /// Events of a rank that are kept, at most.
 const EVENTS: usize = 1 << 16;
 
-/// How often the ranks tell each other what their clocks show.
+/// How often the ranks exchange the times of their clocks.
 const ROUNDS: usize = 16;
 
 /// Records what this worker does in each step, until it is [gathered](Self::gather): selecting, waiting for each payload,
@@ -135,8 +135,8 @@ impl Timeline {
     }
 }
 
-/// Measures by how much this rank's clock is ahead of rank 0's. All ranks tell what their clocks show, again and again.
-/// Nobody has all of a round before all have begun it: that bounds the offset from both sides, and the closest bounds count.
+/// Measures by how much this rank's clock is ahead of rank 0's. All ranks exchange the times of their clocks, repeatedly.
+/// No rank has all of a round before all have begun it: that bounds the offset from both sides, and the closest bounds count.
 fn offset(session: &Inner, origin: Instant) -> Result<Offset, Error> {
     let now = || origin.elapsed().as_secs_f64();
     let (mut least, mut most) = (f64::NEG_INFINITY, f64::INFINITY);

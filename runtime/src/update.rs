@@ -1,4 +1,4 @@
-//! What a step delivers.
+//! The update of a step.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use gleaner_algorithms::{Block, Element, Partition, Reduction, element};
 use crate::failure::Error;
 use crate::layout::{Layout, LayoutError, Parameter};
 
-/// Why nothing was delivered in a step: a rank's values were not finite, and all ranks left the step out.
+/// Why nothing was delivered in a step: a rank's values were not finite, and all ranks skipped the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// The rank whose values were not finite; of several, one that all ranks name.
@@ -39,8 +39,8 @@ impl<T: Element> Update<T> {
         self.step
     }
 
-    /// Says so if the step was left out because of values that were not finite, on all ranks alike: then no entry is here, and
-    /// the residuals are what they were before. An optimiser leaves such a step out, too.
+    /// Whether the step was skipped because of values that were not finite, on all ranks alike: then there is no entry, and
+    /// the residuals are what they were before. An optimiser skips such a step, too.
     pub fn skipped(&self) -> Option<&Skipped> {
         self.skipped.as_ref()
     }
@@ -50,7 +50,7 @@ impl<T: Element> Update<T> {
         self.groups.iter().flat_map(|(_, bags)| bags).map(Bag::nonzeros).sum()
     }
 
-    /// The mean, entry by entry, for one parameter; of another reduction than the sum, what it gives.
+    /// The mean of one parameter, entry by entry; of another reduction than the sum, its result.
     ///
     /// # Errors
     /// An unknown name.
@@ -105,10 +105,10 @@ impl<T: Element> Update<T> {
     /// workers.
     ///
     /// # Errors
-    /// As there.
+    /// As [`sparse`](Self::sparse).
     ///
     /// # Panics
-    /// As there.
+    /// As [`sparse`](Self::sparse).
     pub fn sparse_sums(&self, parameter: &str) -> Result<Entries<T>, LayoutError> {
         let p = self.parameter(parameter)?;
         Ok(self.entries_of(p, self.absent(), |sum| sum))
@@ -126,7 +126,7 @@ impl<T: Element> Update<T> {
         entries
     }
 
-    /// `into += scale · mean`, for one parameter's entries; of another reduction than the sum, what it gives instead of the mean.
+    /// `into += scale · mean`, for one parameter's entries; of another reduction than the sum, its result instead of the mean.
     ///
     /// # Errors
     /// An unknown name, or a slice of another length than the parameter.
@@ -183,7 +183,7 @@ impl<T: Element> Update<T> {
         Ok(&self.layout.parameters[*position])
     }
 
-    /// Calls `visit` with the position in a parameter and the value of each of its entries that are here.
+    /// Calls `visit` with the position in a parameter and the value of each of its non-zero entries.
     fn visit(&self, p: &Parameter, mut visit: impl FnMut(usize, T)) {
         let (partition, bags) = &self.groups[p.group];
         let (start, end) = (p.offset, p.offset + p.len);

@@ -1,4 +1,4 @@
-//! Who waits for whom.
+//! Which worker waits for which.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,21 +7,21 @@ use crate::failure::{Error, Failure};
 use crate::notes::Purpose;
 use crate::session::{Inner, Session};
 
-/// Whom a worker waited for in a step, as far as it knows.
+/// The rank that a worker waited for in a step, as far as it knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Awaited {
     /// It cannot know: in an all-reduce a rank that is late makes others late, whose messages come last. What [`Waits`] finds out.
     #[default]
     Unknown,
-    /// Nobody: the server did not wait for others.
-    Nobody,
+    /// None: the server did not wait for others.
+    NoRank,
     /// This rank, whose part came last at a server.
     Rank(u32),
 }
 
 /// For how long each worker of a job waited for which other one.
 ///
-/// After an all-reduce nobody knows whom it has waited for, but the rank that was last has waited least. So the workers tell each other now and then how
+/// After an all-reduce no rank knows which one it has waited for, but the rank that was last has waited least. So the workers exchange now and then how
 /// long they waited in each step, and what one of them waited longer than the one that waited least is put down to that.
 ///
 /// ```
@@ -49,7 +49,7 @@ pub struct Waits {
 const KEPT: usize = 100_000;
 
 impl Waits {
-    /// Nobody has waited yet.
+    /// No worker has waited yet.
     pub fn new(session: &Session) -> Self {
         let workers = session.world_size();
         Self { steps: VecDeque::new(), own: vec![0.0; workers], shared: vec![vec![0.0; workers]; workers] }
@@ -64,7 +64,7 @@ impl Waits {
                     self.steps.pop_front();
                 }
             }
-            Awaited::Nobody => {}
+            Awaited::NoRank => {}
             Awaited::Rank(rank) => {
                 if let Some(of) = self.own.get_mut(rank as usize) {
                     *of += waited.as_secs_f64();
@@ -73,7 +73,7 @@ impl Waits {
         }
     }
 
-    /// Tells the others, and hears what they have waited. All call it together. A [timeline](crate::Timeline) says from now on for whom this
+    /// Exchanges with all others how long they have waited. All call it together. A [timeline](crate::Timeline) says from now on which rank this
     /// worker waited in the steps that were reported.
     ///
     /// # Errors
@@ -96,7 +96,8 @@ impl Waits {
             let Some((own, rest)) =
                 note.split_at_checked(known).filter(|(_, rest)| rest.len().is_multiple_of(4))
             else {
-                let reason = format!("it told {} bytes of its waits, expected {known} and steps", note.len());
+                let reason =
+                    format!("it sent {} bytes about its waits, expected {known} and steps", note.len());
                 return Err(session.fail(Failure { rank, step: None, reason }));
             };
             let words = own.as_chunks::<8>().0.iter().map(|word| f64::from_le_bytes(*word));
@@ -121,7 +122,7 @@ impl Waits {
     }
 
     /// The rank for which the others have waited longest, the one of them that waited longest for it, and how long all of them together, in
-    /// seconds; nobody if nobody has waited.
+    /// seconds; no rank if none has waited.
     pub fn most_awaited(&self) -> Option<(usize, usize, f64)> {
         let column = |rank: usize| self.shared.iter().map(move |row| row[rank]);
         let ranks = 0..self.own.len();

@@ -1,7 +1,7 @@
-//! One worker's life in a job: whom it is linked to, who has failed, and how it ends.
+//! One worker's life in a job: which ranks it is linked to, which one has failed, and how it ends.
 //!
 //! A pure state machine: events and the time go in, [`Action`]s come out. Whatever breaks, it makes one failure out of it:
-//! the first failure that a worker knows is the only one. It tells all its peers, and when the news is written, its own steps.
+//! the first failure that a worker knows is the only one. It notifies all its peers, and when that is written, its own steps.
 
 mod dropping;
 mod silences;
@@ -29,7 +29,7 @@ pub(crate) enum Event {
     Unanswered(Peer),
     /// All is written that will be.
     Written(Peer),
-    /// Both directions of a link have ended in peace.
+    /// Both directions of a link have ended in order.
     Ended(Peer),
     /// This peer said goodbye, and all that it sent has come.
     Left(Peer),
@@ -38,7 +38,7 @@ pub(crate) enum Event {
     /// This peer says why the job cannot go on.
     News(Peer, Failure),
     /// Another rank said that one of its links is silent.
-    Told(Silence),
+    Reported(Silence),
     /// The job cannot go on. The first failure counts.
     Failed(Failure),
     /// Another rank goes on without this one, for this reason.
@@ -81,12 +81,12 @@ pub(crate) struct Worker {
     /// The step that this worker is in, for messages about what failed when.
     pub(crate) step: Option<u64>,
     ties: BTreeMap<Peer, Tie>,
-    /// Whose end was seen but not explained, and until when somebody may know better. It may be the cause, or follow from a
+    /// Whose end was seen but not explained, and until when another rank may know better. It may be the cause, or follow from a
     /// failure that others know of.
     suspected: Option<(Failure, Instant)>,
     /// Links that fell silent, as far as this worker knows, the first of them first, and when to say who is to blame.
     silence: Option<(Vec<Silence>, Instant)>,
-    /// Silent links that were told to others: who says it again says nothing new.
+    /// Silent links that were reported to others: the same report again is no news.
     told_of: BTreeSet<Silence>,
     /// When it last heard any peer.
     heard: Option<Instant>,
@@ -95,7 +95,7 @@ pub(crate) struct Worker {
     /// A failure that is not known to all peers yet.
     failing: Option<Failing>,
     failed: Option<Failure>,
-    /// Those who failed and without whom it goes on.
+    /// Those that failed and without which it goes on.
     dropped: BTreeMap<Peer, Failure>,
     /// Until when to wait for peers that not all has reached.
     leaving: Option<Instant>,
@@ -181,7 +181,7 @@ impl Worker {
     pub(crate) fn hear(&mut self, peer: Peer, now: Instant) {
         let before = self.heard.replace(now);
         if let Some(before) = before.filter(|&before| now.duration_since(before) >= self.timeout / 2) {
-            // Of one link alone nobody can tell which end was cut off.
+            // One link alone does not show which end was cut off.
             let quiet = |tie: &&Tie| !tie.has_left && tie.heard.is_some_and(|heard| heard <= before);
             if self.ties.values().filter(quiet).count() > 1 {
                 self.deaf_since = Some(before);
@@ -262,9 +262,9 @@ impl Worker {
                 self.ties.entry(peer).or_default().knows = true;
                 self.fail(failure, now);
             }
-            Event::Told(silence) => self.told(silence, now),
+            Event::Reported(silence) => self.reported(silence, now),
             Event::Failed(failure) => {
-                // Somebody needs what a rank had that is not there any more.
+                // A worker needs what a rank had that is not there any more.
                 let is_needed = self.is_dropped(Peer(failure.rank));
                 if is_needed {
                     self.role_map.roles.on_failure = OnFailure::Stop;
@@ -285,7 +285,7 @@ impl Worker {
     pub(crate) fn tick(&mut self, now: Instant) {
         for peer in self.overdue(now) {
             if let Some(tie) = self.ties.get_mut(&peer) {
-                // Nobody waits until it has read what is written to it. Last words may still reach it.
+                // No rank waits until it has read what is written to it. Last words may still reach it.
                 tie.is_silent = true;
                 if tie.unanswered.is_none() {
                     self.actions.push(Action::Ignore(peer));
@@ -326,7 +326,7 @@ impl Worker {
         self.leaving.is_some() || self.has_left || self.has_failed()
     }
 
-    /// Tells a peer that was not known before how this worker ends, if it does.
+    /// Notifies a peer that was not known before how this worker ends, if it does.
     fn greet(&mut self, peer: Peer) {
         if self.is_dropped(peer) {
             return self.turn_away(peer);
@@ -341,11 +341,11 @@ impl Worker {
         }
     }
 
-    /// A peer is gone and did not say why. A rank that hears of a failure tells all its peers before it ends, but the
-    /// news may come over another link, or be lost with a process that is killed: who ended because of somebody
-    /// else must not be blamed for it, so the news gets a moment to arrive.
+    /// A peer is gone and did not say why. A rank that hears of a failure notifies all its peers before it ends, but the
+    /// news may come over another link, or be lost with a process that is killed: a rank that ended because of another
+    /// must not be blamed for it, so the news gets a moment to arrive.
     fn suspect(&mut self, peer: Peer, reason: String, now: Instant) {
-        // Of a silent link the verdict is on its way, and who was only to be told of it may have left.
+        // Of a silent link the verdict is on its way, and a rank that was only to be notified may have left.
         let is_known = self.is_dropped(peer) || self.silence.is_some();
         if !self.is_ending() && self.suspected.is_none() && !is_known {
             let failure = Failure { rank: peer.0, step: self.step, reason };
@@ -353,8 +353,8 @@ impl Worker {
         }
     }
 
-    /// Tells all peers, and when they know, this worker's own steps: a trainer that hears of the failure may end the
-    /// process, and nobody shall then take this worker for the culprit. Each peer that hears of it says so to all its own.
+    /// Notifies all peers, and when they know, this worker's own steps: a trainer that hears of the failure may end the
+    /// process, and no rank may then take this worker for the culprit. Each peer that hears of it says so to all its own.
     fn fail(&mut self, mut failure: Failure, now: Instant) {
         if self.has_failed() || self.drops(&failure) {
             return;
@@ -378,7 +378,7 @@ impl Worker {
         let tie = self.ties.get(&peer).filter(|tie| tie.is_open());
         tie.is_some_and(|tie| match &self.failing {
             Some(Failing { failure, is_excused, .. }) => {
-                // One that has said goodbye waits for nobody, and may not read any more.
+                // One that has said goodbye waits for no rank, and may not read any more.
                 !(tie.has_left || tie.knows && tie.is_written || *is_excused && failure.rank == peer.0)
             }
             None => self.leaving.is_some() && self.failed.is_none() && !(tie.has_all && tie.is_written),

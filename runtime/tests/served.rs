@@ -12,6 +12,7 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::synchrony::{self, Sgd, Synchrony};
 use gleaner_runtime::launcher::{self, Job, Outcome, Output};
 use gleaner_runtime::{Layout, OnFailure, Options, Pass, Replica, Roles, Session};
+use gleaner_statistics::random::Generator;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -37,12 +38,8 @@ fn entries() -> usize {
 }
 
 fn gradient(rank: u32, step: u64) -> Vec<f32> {
-    let value = |i: usize| {
-        let mut x = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (step * 131 + u64::from(rank) + 1);
-        x = (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((x >> 40) as f32 / (1u64 << 23) as f32 - 1.0) / 10.0
-    };
-    (0..entries()).map(value).collect()
+    let mut random = Generator::new(step, "gradient", rank.into());
+    (0..entries()).map(|_| random.symmetric() / 10.0).collect()
 }
 
 fn initial() -> Vec<f32> {
@@ -139,7 +136,7 @@ impl Running {
             (PART.into(), serde_json::to_string(&part).unwrap()),
             ("GLEANER_TIMEOUT".into(), "3s".into()),
         ];
-        job.output = Output::Told;
+        job.output = Output::Events;
         job.roles = roles;
         job.limit = Some(Duration::from_secs(60));
         Self { part, job: thread::spawn(move || launcher::run(job, |_| ()).unwrap()) }
@@ -154,7 +151,7 @@ impl Running {
         String::from_utf8(self.note(name, rank)?).ok()?.parse().ok()
     }
 
-    /// Waits until a worker has made so many steps, then a moment longer.
+    /// Waits until a worker has made this many steps, then a moment longer.
     fn wait(&self, rank: u32, steps: u64, then: Duration) {
         let since = Instant::now();
         while self.number("done", rank).is_none_or(|done| done < steps) {

@@ -48,8 +48,12 @@ impl Generator {
 
     /// A number in `-1.0..1.0`, with 24 random bits.
     pub fn symmetric(&mut self) -> f32 {
-        let bits = (self.bits() >> 40) as u32;
-        bits as f32 / (1 << 23) as f32 - 1.0
+        symmetric(self.bits())
+    }
+
+    /// A nearly normal number, see [`normal`].
+    pub fn normal(&mut self) -> f32 {
+        normal(self.bits())
     }
 
     /// Puts the items in random order (Fisher and Yates).
@@ -69,6 +73,17 @@ pub fn at(seed: u64, place: u64) -> u64 {
 /// 64 random bits as a number in `0.0..1.0`.
 pub fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// 64 random bits as a number in `-1.0..1.0`, of 24 of them.
+pub fn symmetric(bits: u64) -> f32 {
+    (bits >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+/// 64 random bits as a nearly normal number with mean 0 and variance 1, never zero: a sum of four uniform ones.
+pub fn normal(bits: u64) -> f32 {
+    let sum: u64 = (0..4).map(|part| (bits >> (16 * part)) & 0xffff).sum();
+    (sum as f32 - 131_070.5) / 37_837.0
 }
 
 fn mix(mut bits: u64) -> u64 {
@@ -105,15 +120,19 @@ mod tests {
     fn uniform_numbers_fill_their_range_evenly() {
         let mut generator = Generator::new(7, "test", 0);
         let mut buckets = [0; 10];
-        let mut means = [0.0; 2];
+        let mut means = [0.0; 4];
         for _ in 0..100_000 {
             buckets[generator.below(10) as usize] += 1;
             let (x, y) = (generator.symmetric(), generator.unit());
             assert!((-1.0..1.0).contains(&x) && (0.0..1.0).contains(&y));
             means[0] += f64::from(x) / 100_000.0;
             means[1] += y / 100_000.0;
+            let z = f64::from(generator.normal());
+            means[2] += z / 100_000.0;
+            means[3] += z * z / 100_000.0;
         }
         assert!(buckets.iter().all(|&count| (9_500..10_500).contains(&count)), "{buckets:?}");
         assert!(means[0].abs() < 0.01 && (means[1] - 0.5).abs() < 0.01, "{means:?}");
+        assert!(means[2].abs() < 0.02 && (means[3] - 1.0).abs() < 0.02, "{means:?}");
     }
 }

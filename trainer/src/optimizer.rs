@@ -103,7 +103,7 @@ impl Optimizer {
         Ok(self.descent.kept().iter().copied().zip(values).collect())
     }
 
-    /// Goes on from this, as [`state`](Self::state) gives it, after so many updates.
+    /// Goes on from this, as [`state`](Self::state) gives it, after this many updates.
     ///
     /// # Errors
     /// What has failed on a device.

@@ -76,7 +76,7 @@ impl<N: Network> Network for AdverseNetwork<N> {
             LinkEvent::Up(inner) => LinkEvent::Up(Box::new(AdverseLink {
                 inner,
                 random: Random(Generator::seeded(self.random.0.bits())),
-                told: Told::default(),
+                reported: Reported::default(),
                 shelf: Shelf::default(),
                 memory: Arc::clone(&self.memory),
                 leased: Arc::clone(&self.leased),
@@ -94,7 +94,7 @@ impl<N: Network> Network for AdverseNetwork<N> {
 struct AdverseLink {
     inner: Box<dyn Link>,
     random: Random,
-    told: Told,
+    reported: Reported,
     shelf: Shelf,
     memory: Arc<Memory>,
     leased: Arc<Memory>,
@@ -102,7 +102,7 @@ struct AdverseLink {
 
 /// What was sent and is to be reported.
 #[derive(Default)]
-struct Told {
+struct Reported {
     waiting: usize,
     pause: Pause,
 }
@@ -147,7 +147,7 @@ impl Link for AdverseLink {
     }
 
     fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, LinkError>> {
-        let Told { waiting, pause } = &mut self.told;
+        let Reported { waiting, pause } = &mut self.reported;
         while let Poll::Ready(sent) = self.inner.poll_sent(context) {
             *waiting += sent?;
         }
@@ -240,7 +240,7 @@ impl Memory {
         Bytes::from_owner(lent)
     }
 
-    /// So many bytes of one of the buffers, if one is free. What is in them is left from before.
+    /// This many bytes of one of the buffers, if one is free. What is in them is left from before.
     fn lent(self: &Arc<Self>, length: usize) -> Option<Lent> {
         let mut buffer = self.buffers().pop()?;
         buffer.resize(SHIFT + length, 0xdb);
@@ -309,16 +309,16 @@ mod tests {
         networks[0].open(Peer(1));
         let mut first = up(&mut networks[0], Peer(1)).await;
         let mut second = up(&mut networks[1], Peer(0)).await;
-        let (counters, mut told, mut late) = (networks[0].counters(), 0, 0);
+        let (counters, mut sent, mut late) = (networks[0].counters(), 0, 0);
         let mut order = Vec::new();
         for number in 0..400_u32 {
             let lanes = [Tag::CONTROL, 1, 2, 3];
             let tag = Tag(lanes[number as usize % 4]);
             first.submit(Message { tag, payload: Bytes::copy_from_slice(&number.to_le_bytes()) });
             if number % 20 == 19 {
-                while told <= number as usize {
-                    told += std::future::poll_fn(|context| first.poll_sent(context)).await.unwrap();
-                    late += usize::from(told < counters.read().messages_sent as usize);
+                while sent <= number as usize {
+                    sent += std::future::poll_fn(|context| first.poll_sent(context)).await.unwrap();
+                    late += usize::from(sent < counters.read().messages_sent as usize);
                 }
                 for _ in 0..20 {
                     order.push(number_of(&receive(&mut *second).await.unwrap()));

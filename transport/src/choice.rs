@@ -165,7 +165,7 @@ impl TransportChoice {
     /// Each worker resolves it alone, by what it knows of its own host, before it meets another: verbs where the program has them, links
     /// are plain and an adapter can be used, and else TCP. On hosts that are alike all come to the same. Where they do not, rank 0
     /// refuses the job with the names of two workers and both transports. QUIC is never chosen: it pays where links lose
-    /// packets, and nobody knows that before a job has run.
+    /// packets, and that is not known before a job has run.
     pub fn resolve(&mut self, is_plain: bool) -> (Transport, Option<String>) {
         match self.transport {
             Preference::Named(transport) => (transport, None),

@@ -56,7 +56,7 @@ pub enum LinkError {
 crate::debug_as_sentence!(LinkError);
 
 impl LinkError {
-    /// Tells the end of a link, which every worker meets, from the failures that need a reader.
+    /// Distinguishes the end of a link, which every job has, from failures that a user must see.
     pub(crate) fn from_io(peer: Peer, source: io::Error) -> Self {
         use io::ErrorKind::{
             BrokenPipe, ConnectionAborted, ConnectionReset, HostUnreachable, InvalidData, NetworkUnreachable,
@@ -100,7 +100,7 @@ pub enum OpenError {
     },
     /// The one that keeps all cards did not show the peer's.
     #[error(
-        "{host} at {address} did not tell where {peer} listens: {reason}; check that {host} still runs, its own log says more"
+        "{host} at {address} did not say where {peer} listens: {reason}; check that {host} still runs, its own log says more"
     )]
     NoCard {
         /// Who keeps the cards, and alone knows where others are to be found.

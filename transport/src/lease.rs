@@ -37,7 +37,7 @@ impl AsRef<[u8]> for Lent {
 }
 
 impl Lease {
-    /// So many bytes of the process's own memory.
+    /// This many bytes of the process's own memory.
     pub fn heap(length: usize) -> Self {
         Self(Memory::Heap(vec![0; length]))
     }

@@ -98,7 +98,7 @@ pub struct Moved {
 /// An open, authenticated connection to one peer. One owner drives it by polling, as futures are: `Pending` means that the
 /// context's waker is woken when there is more to do, `Ready` that it is to be polled again.
 ///
-/// The two directions are independent: one that ended, or that nobody polls, holds the other up no more than a full buffer
+/// The two directions are independent: one that ended, or that is not polled, delays the other no more than a full buffer
 /// does. Dropping the link closes it: the other side reads [`LinkError::Closed`] after the messages that reached it.
 /// That is no goodbye, what was still under way may be lost: who must be heard waits for an answer first.
 pub trait Link: Send {
@@ -120,7 +120,7 @@ pub trait Link: Send {
         Moved::default()
     }
 
-    /// Memory for a payload of so many bytes, at most [`MAX_PAYLOAD`], at a multiple of four bytes. A network that needs payloads in
+    /// Memory for a payload of this many bytes, at most [`MAX_PAYLOAD`], at a multiple of four bytes. A network that needs payloads in
     /// memory of its own lends that, so that nothing is copied on the way; what lies elsewhere it copies when it is submitted. It
     /// never waits: when its own memory runs short, it lends other. A lease outlives the link, and its payload may be
     /// sent on any link, several times.
@@ -149,7 +149,7 @@ pub trait Link: Send {
     /// A link that brings no more. After [`LinkError::Unanswered`] the peer may be alive, and hears nothing of it until this end
     /// is dropped. After [`LinkError::Damaged`] and [`LinkError::TooLong`] it is polled on: it takes in what
     /// comes and throws it away until the peer closes, because what this side still says is lost where a connection ends with
-    /// bytes that nobody has read.
+    /// unread bytes.
     fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>>;
 }
 

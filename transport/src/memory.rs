@@ -61,7 +61,7 @@ impl Network for MemoryNetwork {
             self.hub.open(self.peer, peer).err()
         };
         if let Some(error) = error {
-            self.hub.tell(self.peer, LinkEvent::Failed { peer, error });
+            self.hub.report(self.peer, LinkEvent::Failed { peer, error });
         }
     }
 
@@ -114,8 +114,8 @@ impl Hub {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Events are sent outside the lock: one that nobody hears is dropped with its link, which takes the lock.
-    fn tell(&self, peer: Peer, event: LinkEvent) {
+    /// Events are sent outside the lock: one without a receiver is dropped with its link, which takes the lock.
+    fn report(&self, peer: Peer, event: LinkEvent) {
         let events = self.state().events[peer.0 as usize].clone();
         if let Some(events) = events {
             let _ = events.send(event);
@@ -152,7 +152,7 @@ impl Hub {
         for (side, (peer, other)) in [(key.0, key.1), (key.1, key.0)].into_iter().enumerate() {
             let counters = Arc::clone(&self.counters[peer.0 as usize]);
             counters.linked();
-            self.tell(
+            self.report(
                 peer,
                 LinkEvent::Up(Box::new(MemoryLink {
                     peer: other,
@@ -167,7 +167,7 @@ impl Hub {
         }
     }
 
-    /// A peer accepts and opens no more. Those that wait for a link to it are told.
+    /// A peer accepts and opens no more. Those that wait for a link to it are notified.
     fn leave(&self, peer: Peer) {
         let mut waiting = Vec::new();
         {
@@ -181,7 +181,7 @@ impl Hub {
             }
         }
         for other in waiting.into_iter().filter(|other| *other != peer) {
-            self.tell(other, LinkEvent::Failed { peer, error: OpenError::Gone { peer } });
+            self.report(other, LinkEvent::Failed { peer, error: OpenError::Gone { peer } });
         }
     }
 

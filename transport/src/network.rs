@@ -14,7 +14,7 @@ use crate::{Link, OpenError, Peer};
 /// that asked and the side that was called each see one [`LinkEvent::Up`] for the same link. Between two peers there is at
 /// most one link at a time; after a link was dropped on both sides another may be opened. Keeping links alive and noticing
 /// silence is left to their owner. Dropping the network accepts and opens no more links, and closes those that
-/// nobody has taken; others belong to their holders and stay.
+/// were not taken; others belong to their holders and stay.
 pub trait Network: Send {
     /// Who we are.
     fn peer(&self) -> Peer;
@@ -31,8 +31,8 @@ pub trait Network: Send {
     /// the result is an event: `Up` unless there is a link already, or `Failed`.
     fn open(&mut self, peer: Peer);
 
-    /// The card of a peer, or one's own: at most [`MAX_CARD`](crate::MAX_CARD) bytes that the peer brought when it joined, and that
-    /// nobody but the peers reads. What two need to know of each other before they have a link stands there: the numbers of
+    /// The card of a peer, or the worker's own: at most [`MAX_CARD`](crate::MAX_CARD) bytes that the peer brought when it joined, and that
+    /// only the peers read. What two need to know of each other before they have a link stands there: the numbers of
     /// queue pairs, or a certificate. It may have to be fetched, and stays the same. A network whose workers
     /// bring none has empty ones.
     ///
@@ -134,13 +134,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// So many bytes were handed to the network, and so many messages whole.
+    /// This many bytes were handed to the network, and this many messages whole.
     pub fn sent(&self, bytes: usize, messages: usize) {
         self.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
         self.messages_sent.fetch_add(messages as u64, Ordering::Relaxed);
     }
 
-    /// So many bytes came, and so many messages whole.
+    /// This many bytes came, and this many messages whole.
     pub fn received(&self, bytes: usize, messages: usize) {
         self.bytes_received.fetch_add(bytes as u64, Ordering::Relaxed);
         self.messages_received.fetch_add(messages as u64, Ordering::Relaxed);

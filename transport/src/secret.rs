@@ -14,7 +14,7 @@ const LENGTH: usize = 32;
 /// More than anything that is a secret.
 const LONG: u64 = 1024;
 
-/// The 32 bytes that every worker of a job holds and nobody else does. They lie in one place, from which they are wiped.
+/// The 32 bytes that every worker of a job holds and no other process does. They lie in one place, from which they are wiped.
 #[derive(Clone)]
 pub struct Secret(Box<[u8; LENGTH]>);
 
@@ -35,7 +35,7 @@ pub enum SecretError {
         /// What was named.
         path: PathBuf,
     },
-    /// The file belongs to somebody else, who may read it and put another secret into it.
+    /// The file belongs to another user, who may read it and put another secret into it.
     #[error(
         "the secret file {} belongs to the user with number {owner}, and this process runs as user {user}: make a file of \
          your own", path.display()
@@ -108,7 +108,7 @@ impl Secret {
         hex
     }
 
-    /// Reads a file that nobody but this user, or root, owns and may use, holding 64 hexadecimal digits (a line end may
+    /// Reads a file that only this user, or root, owns and may use, holding 64 hexadecimal digits (a line end may
     /// follow) or exactly 32 raw bytes.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, SecretError> {
         let path = path.as_ref();

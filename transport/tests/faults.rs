@@ -28,7 +28,7 @@ enum Fault {
     CompletesAtOnce,
     ForgetsACompletion,
     ReceivesWhenAllIsSent,
-    WakesNobody,
+    WakesNoTask,
     CutsWhatIsTooLong,
     StaysOpen,
     LendsEightAndNoMore,
@@ -42,7 +42,7 @@ enum Fault {
     WakesWhoCameFirst,
     TearsWhatIsLeft,
     EndsWhenItIsQuiet,
-    KeepsWhatNobodyTook,
+    KeepsWhatWasNotTaken,
 }
 
 /// Each, and the requirement that finds it.
@@ -56,17 +56,17 @@ const FOUND: [(Fault, &str); 24] = [
     (Fault::CompletesAtOnce, "both may send before either receives: expected that a sender waits"),
     (Fault::ForgetsACompletion, "messages of one lane keep their order: it was not done"),
     (Fault::ReceivesWhenAllIsSent, "messages of one lane keep their order: it was not done"),
-    (Fault::WakesNobody, "every pair of workers has one link: it was not done"),
+    (Fault::WakesNoTask, "every pair of workers has one link: it was not done"),
     (Fault::CutsWhatIsTooLong, "too long a message ends the sending alone"),
     (Fault::StaysOpen, "a dropped link is closed, and can be opened again: it was not done"),
     (Fault::LendsEightAndNoMore, "a payload that is kept blocks nothing: it was not done"),
     (Fault::LosesALink, "every pair of workers has one link: it was not done"),
-    (Fault::OpensToItself, "a link to nobody is refused: it was not done"),
+    (Fault::OpensToItself, "a link to no peer is refused: it was not done"),
     (Fault::IsSilentAboutTheGone, "links outlive their network: it was not done"),
     (Fault::CountsNothing, "every pair of workers has one link"),
     (
         Fault::ShowsAnothersCard,
-        "every card is shown to all, and none of nobody: rank 0 expected the card of rank 1",
+        "every card is shown to all, and none of an unknown rank: rank 0 expected the card of rank 1",
     ),
     (
         Fault::LeasesTooLittle,
@@ -79,7 +79,7 @@ const FOUND: [(Fault, &str); 24] = [
         "who goes in the middle of a message leaves whole ones: expected whole messages and found another",
     ),
     (Fault::EndsWhenItIsQuiet, "who stops in the middle of a message is waited for: an open link: "),
-    (Fault::KeepsWhatNobodyTook, "a link that nobody took closes with its network: it was not done"),
+    (Fault::KeepsWhatWasNotTaken, "a link that was not taken closes with its network: it was not done"),
 ];
 
 struct Faulty {
@@ -147,7 +147,7 @@ impl Network for Faulty {
 impl Drop for Faulty {
     fn drop(&mut self) {
         let mut context = Context::from_waker(Waker::noop());
-        while self.fault == Some(Fault::KeepsWhatNobodyTook)
+        while self.fault == Some(Fault::KeepsWhatWasNotTaken)
             && let Poll::Ready(Some(event)) = self.inner.poll_event(&mut context)
         {
             std::mem::forget(event);
@@ -179,13 +179,13 @@ impl FaultyLink {
     fn woken(&mut self, context: &Context<'_>) -> Waker {
         let waker = context.waker();
         match self.fault {
-            Some(Fault::WakesNobody) => Waker::noop().clone(),
+            Some(Fault::WakesNoTask) => Waker::noop().clone(),
             Some(Fault::WakesWhoCameFirst) => self.first.get_or_insert_with(|| waker.clone()).clone(),
             _ => waker.clone(),
         }
     }
 
-    /// What becomes of a link that brings nothing now, or nothing more.
+    /// A link that brings nothing now, or nothing more.
     fn idle(&mut self, ended: Option<LinkError>) -> Poll<Result<Message, LinkError>> {
         let peer = self.peer();
         match ended {

@@ -45,7 +45,7 @@ macro_rules! networks {
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn a_worker_that_gives_up_at_any_moment_is_named_and_nobody_hangs() {
+            async fn a_worker_that_gives_up_at_any_moment_is_named_and_no_other_hangs() {
                 gives_up(job).await;
             }
         }
@@ -59,12 +59,12 @@ networks! {
     quic: Transport::Quic, false;
 }
 
-/// Makes what the workers of a job are told.
+/// Makes the configurations of the workers of a job.
 type Job = fn(u32, Duration) -> Vec<JoinConfig>;
 
 type Joined = Result<Box<dyn Network>, JoinError>;
 
-/// Two that have joined tell each other something.
+/// Two that have joined exchange a message.
 async fn talk(zero: Joined, one: Joined) {
     let (mut zero, mut one) = (zero.unwrap(), one.unwrap());
     zero.open(Peer(1));
@@ -77,7 +77,7 @@ async fn talk(zero: Joined, one: Joined) {
     said.and(heard).unwrap();
 }
 
-/// One that is told something else than the others is told that it does not belong to them, before the right one comes.
+/// One with another configuration than the others is refused, since it does not belong to them, before the right one comes.
 async fn unauthenticated(job: Job, change: fn(&mut JoinConfig)) {
     let [zero, one]: [_; 2] = job(2, LONG).try_into().unwrap();
     let mut other = again(&one);
@@ -128,7 +128,7 @@ async fn garbage(job: Job) {
 async fn gives_up(job: Job) {
     let (mut cases, mut gave_up) = (tokio::task::JoinSet::new(), 0);
     for moment in 0..24_u32 {
-        // A few at a time: where all processors are taken, nobody lets go in time.
+        // A few at a time: where all processors are taken, no one leaves in time.
         if cases.len() == 6
             && let Some(ended) = cases.join_next().await
         {

@@ -69,7 +69,7 @@ async fn late<N: Network>(mut networks: Vec<N>) {
     assert!(matches!(closed, Err(LinkError::Closed { peer: Peer(0) })), "{closed:?}");
 }
 
-/// Memory knows who has left; TCP, and so QUIC, knows that nobody answers there.
+/// Memory knows who has left; TCP, and so QUIC, knows that nothing answers there.
 #[tokio::test]
 async fn a_peer_that_left_is_told_as_the_network_knows_it() {
     let error = gone(memory::networks(2)).await;

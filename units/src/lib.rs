@@ -11,7 +11,7 @@ const LONGEST: f64 = 1e9;
 const DURATIONS: &[(&str, f64)] =
     &[("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("μs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
 
-/// Units of a limit, in seconds. A delay has no minutes: `1m` for `1ms` would be a slip that nobody notices.
+/// Units of a limit, in seconds. A delay has no minutes: `1m` for `1ms` would be a slip that goes unnoticed.
 const LIMITS: &[(&str, f64)] = &[("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 
 /// Units of a rate, in bits per second.
@@ -63,7 +63,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// What carries so many bytes in a second, as it was measured: to the next tenth of a mbit/s, at least one.
+    /// What carries this many bytes in a second, as it was measured: to the next tenth of a mbit/s, at least one.
     pub fn measured(bytes_per_second: f64) -> Self {
         const STEP: f64 = 1e5;
         Self { bits_per_second: (8.0 * bytes_per_second / STEP).round().max(1.0) * STEP }
@@ -193,7 +193,7 @@ pub fn grouped(count: u64) -> String {
     text
 }
 
-/// Writes a number with so many significant digits and without an exponent.
+/// Writes a number with this many significant digits and without an exponent.
 pub fn written(value: f64, digits: i32) -> String {
     if value == 0.0 || !value.is_finite() {
         return if value == 0.0 { "0".into() } else { "–".into() };

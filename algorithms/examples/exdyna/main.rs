@@ -19,7 +19,7 @@ use streams::{Followed, JUMPS, STEPS};
 /// Steps until a controller is expected to be steady.
 const TRANSIENT: usize = 100;
 
-/// What is run: so many workers, entries, and entries to select.
+/// What is run: this many workers, entries, and entries to select.
 struct Job {
     workers: usize,
     n: usize,

@@ -7,12 +7,12 @@ use std::sync::{Arc, OnceLock};
 use crate::Element;
 use crate::bag::Entries;
 
-/// The entries of a vector of so many values of which all others are zero.
+/// The entries of a vector of this many values of which all others are zero.
 #[derive(Debug, Default)]
 pub struct SparseValues<T: Element = f32> {
     entries: Entries<T>,
     len: usize,
-    /// All values, once somebody has asked for them.
+    /// All values, once they were asked for.
     copy: OnceLock<Arc<Vec<T>>>,
 }
 

@@ -75,7 +75,7 @@ impl Coding {
         }
     }
 
-    /// Whether chance decides how a value is rounded: QSGD.
+    /// Whether values are rounded at random: QSGD.
     pub fn is_stochastic(self) -> bool {
         self.has_buckets()
     }

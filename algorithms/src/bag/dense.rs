@@ -83,7 +83,7 @@ impl<T: Element> Dense<T> {
         })
     }
 
-    /// The values as one piece to write to: in its own memory, if it is one piece that nobody else has.
+    /// The values as one piece to write to: in its own memory, if it is one piece that has no other holder.
     pub fn into_bytes(mut self) -> BytesMut {
         let last = self.pieces.pop().unwrap_or_default();
         if self.pieces.is_empty() {

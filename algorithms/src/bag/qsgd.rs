@@ -16,7 +16,7 @@ use super::Coding;
 pub(super) const DENSE_SHIFT: u8 = 9;
 
 /// Buckets with a smaller scale round to zero. From here on no level of a bucket is subnormal, so products and
-/// quotients keep their precision, also where a processor was told to flush subnormals to zero.
+/// quotients keep their precision, also where a processor is set to flush subnormals to zero.
 const SMALLEST_SCALE: f32 = 256.0 * f32::MIN_POSITIVE;
 
 /// How wide a bucket is so that it has 257 to 512 of `count` entries that are spread over `len` positions; never wider

@@ -164,7 +164,7 @@ fn what_is_absent_from_a_dense_bag_is_neutral() {
     }
 }
 
-/// Whichever form a bag has, it tells which of its zeros are sums.
+/// Whichever form a bag has, its encoding says which of its zeros are sums.
 #[test]
 fn sums_that_cancel_are_entries() {
     let entries = |values: &[(u32, f32)]| values.iter().copied().collect::<Entries>();

@@ -11,7 +11,7 @@ pub(super) const PROPOSALS: u32 = 1;
 /// How many lanes that makes.
 pub(super) const LANES: u32 = 2;
 
-/// Keeps what was proposed in all P blocks, adds it up, and brings the sums to everybody, each step of the exchange in
+/// Keeps what was proposed in all P blocks, adds it up, and brings the sums to every worker, each step of the exchange in
 /// ⌈log2 P⌉ rounds.
 pub(super) fn all_reduce(rank: Rank, shape: &Shape) -> Vec<Step> {
     let (w, p) = (rank.0, shape.workers);

@@ -5,7 +5,7 @@ use super::{COLLECTIVES, Collective, MethodError, Setting, Shape, Structure};
 use crate::Rank;
 use crate::schedule::Step;
 
-/// Accepts no shape: who holds a method named `auto` resolves it first.
+/// Accepts no shape: the owner of a method named `auto` resolves it first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Auto {
     /// What was asked for.

@@ -6,7 +6,7 @@ use crate::schedule::{After, How, Receive, Send, Slots, Step};
 /// Member w of P starts with part w and ends with all. In round t it holds the parts w … w + 2^t − 1, round the circle,
 /// and gets the next ones from the member at distance 2^t: ⌈log2 P⌉ rounds, P − 1 parts received.
 ///
-/// `rank` names the members, and `parts` the slots of so many parts from one on.
+/// `rank` names the members, and `parts` the slots of this many parts from one on.
 pub fn all_gather(
     w: u32,
     members: u32,

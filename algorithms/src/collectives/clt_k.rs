@@ -1,5 +1,5 @@
 //! CLT-k, the cyclic local top-k of ScaleCom: one worker after the other, rank = step mod P, chooses the k largest of its
-//! own gradient for all, and everybody's values at these indices are added up (Chen et al.: ScaleCom: Scalable Sparsified
+//! own gradient for all, and every worker's values at these indices are added up (Chen et al.: ScaleCom: Scalable Sparsified
 //! Gradient Compression for Communication-Efficient Distributed Training, NeurIPS 2020, §2 and Algorithm 1; a baseline of
 //! ExDyna, §III).
 //!
@@ -78,13 +78,13 @@ impl Collective for CltK {
 
     fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let levels = u64::from(ceil_log2(shape.workers));
-        let told = shape.k as u64;
+        let proposed = shape.k as u64;
         let Cost { rounds, messages, words_received, words_critical } = agreed::cost(shape, shape.k as u64);
         Some(CostRange::fixed(Cost {
             rounds: rounds + levels,
             messages: messages + levels,
-            words_received: words_received + if levels > 0 { told } else { 0 },
-            words_critical: words_critical + levels * told,
+            words_received: words_received + if levels > 0 { proposed } else { 0 },
+            words_critical: words_critical + levels * proposed,
         }))
     }
 }

@@ -19,7 +19,7 @@ pub struct Ensemble<T: Element = f32> {
 }
 
 impl<T: Element> Ensemble<T> {
-    /// Workers before their first step, with gradients of so many entries or of these layers.
+    /// Workers before their first step, with gradients of this many entries or of these layers.
     ///
     /// # Errors
     /// As [`Routine::new`].

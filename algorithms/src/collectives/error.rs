@@ -1,4 +1,4 @@
-//! Choices that cannot be.
+//! Invalid methods and options.
 
 use super::{COLLECTIVES, Method};
 use crate::SparsityError;
@@ -7,7 +7,7 @@ use crate::residual::CorrectionError;
 use crate::selectors::{Selector, SelectorError};
 use crate::sentence::did_you_mean;
 
-/// A choice that cannot be.
+/// An invalid method or option.
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum MethodError {
     /// No such all-reduce.
@@ -27,7 +27,7 @@ pub enum MethodError {
          name a method, or see `gleaner plan --compare` for what suits a network"
     )]
     Unresolved,
-    /// Nobody takes part.
+    /// No worker takes part.
     #[error("a job of 0 workers; expected at least one")]
     NoWorkers,
     /// Indices inside a block are 32 bits wide.
@@ -47,7 +47,7 @@ pub enum MethodError {
     },
     /// Entries that are selected together are numbered with 32 bits.
     #[error(
-        "{method} would select {k} of {n} entries together; of so many fewer than {most} can be: choose a smaller k, or give \
+        "{method} would select {k} of {n} entries together; expected fewer than {most}: choose a smaller k, or give \
          each part of the model a gradient of its own",
         most = u32::MAX / 2
     )]
@@ -59,7 +59,7 @@ pub enum MethodError {
         /// The entries of the gradient.
         n: usize,
     },
-    /// What a method says against its options among so many workers.
+    /// What a method says against its options among this many workers.
     #[error("{0}")]
     Refused(String),
     /// An option of another method.
@@ -136,10 +136,10 @@ pub enum MethodError {
         /// The selector.
         selector: Selector,
     },
-    /// A selector that cannot be.
+    /// An invalid selector.
     #[error(transparent)]
     Selector(#[from] SelectorError),
-    /// A correction that cannot be.
+    /// An invalid correction.
     #[error(transparent)]
     Correction(#[from] CorrectionError),
     /// What a selector chooses is indexed in the whole gradient.

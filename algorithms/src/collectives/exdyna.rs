@@ -1,12 +1,12 @@
-//! ExDyna: every worker selects in a part of the gradient that nobody else selects in, by a threshold that all have in
+//! ExDyna: every worker selects in a part of the gradient that no other worker selects in, by a threshold that all have in
 //! common; threshold and parts follow the counts (Yoon and Oh: Preserving Near-Optimal Gradient Sparsification Cost for
 //! Scalable Distributed Deep Learning, 2024, Algorithms 1 to 5).
 //!
 //! 1. The gradient is cut into P partitions, which go round the workers: in step t worker w has partition (t + w) mod P.
 //! 2. Each worker proposes the indices of its partition at which its own accumulator reaches the threshold (Algorithm 4).
-//! 3. An all-gather brings all proposals to everybody. No index is proposed twice, so the union is their sum and nothing
+//! 3. An all-gather brings all proposals to every worker. No index is proposed twice, so the union is their sum and nothing
 //!    builds up.
-//! 4. An all-reduce adds up everybody's values at the union. The bags are aligned, so it carries no indices.
+//! 4. An all-reduce adds up every worker's values at the union. The bags are aligned, so it carries no indices.
 //! 5. From how many entries each partition gave, all workers compute the same next threshold and the next cuts.
 //!
 //! 3⌈log2 P⌉ rounds and 3k(P − 1)/P words for any P, where k entries are proposed and the partitions are equally full.

@@ -5,7 +5,7 @@ use crate::schedule::{After, How, Receive, Send, Slots, Step};
 
 /// What one worker does when only the first `core` = 2^⌊log2 P⌋ workers take part.
 pub(super) enum Role {
-    /// It takes part, and serves the surplus rank, if there is one, that it stands for.
+    /// It takes part, also in place of a surplus rank, if it has one.
     Core { surplus: Option<Rank> },
     /// It hands its gradient to a core worker and gets the sum back.
     Surplus { host: Rank },

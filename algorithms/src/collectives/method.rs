@@ -21,33 +21,33 @@ use crate::{Layers, Rank, SelectOver, Sparsity};
 #[derive(Clone, Debug)]
 pub struct Method {
     collective: Arc<dyn Erased>,
-    /// None where none was asked for.
+    /// None if not set.
     sparsity: Option<Sparsity>,
     collection: Collection,
-    /// None where none was asked for.
+    /// None if not set.
     coding: Option<Coding>,
     selector: Selector,
     correction: Correction,
     whole: WholeSteps,
-    /// Parameters of a model with fewer entries travel whole.
+    /// Parameters of a model with fewer entries are delivered whole.
     dense_below: usize,
     nonfinite: OnNonFinite,
     over: SelectOver,
 }
 
 impl Method {
-    /// Whether it is a copy of the very same, with the same options.
+    /// Whether it is a clone of the same object, with the same options.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.collective, &other.collective) && self.to_string() == other.to_string()
     }
 }
 
 impl Method {
-    /// The share of the entries that a sparse method delivers where neither density nor k is asked for. Values then have 4 bits, unless a
-    /// coding is asked for. That is a sixtieth of the bytes of a dense ring. The guide on accuracy says how trainings go with it.
+    /// The share of the entries that a sparse method delivers where neither density nor k is set. Values then have 4 bits, unless a
+    /// coding is set: a sixtieth of the bytes of a dense ring. The guide on accuracy has the losses of trainings with it.
     pub const DENSITY: f64 = 0.05;
 
-    /// The method of this name, at the [default](Self::DENSITY) density with global residual collection. After a slash may stand a value of its first
+    /// The method of this name, at the [default](Self::DENSITY) density with global residual collection. A slash may be followed by a value of its first
     /// option: `spardl/2`.
     ///
     /// # Errors
@@ -56,10 +56,10 @@ impl Method {
         Self::among(Self::all().chain([Self::auto()]), name)
     }
 
-    /// As [`named`](Self::named), among these methods.
+    /// Like [`named`](Self::named), among these methods.
     ///
     /// # Errors
-    /// As there.
+    /// As [`named`](Self::named).
     pub fn among(methods: impl IntoIterator<Item = Self>, name: &str) -> Result<Self, MethodError> {
         let (first, value) = name.split_once('/').map_or((name, None), |(first, value)| (first, Some(value)));
         let mut known = Vec::new();
@@ -84,13 +84,13 @@ impl Method {
         Self::of(SparDl::default())
     }
 
-    /// Whichever method is cheapest for the network and the machines of a job, which measures them; at the [default](Self::DENSITY) density. No
+    /// The cheapest method for the network and the machines of a job, which measures them; at the [default](Self::DENSITY) density. No
     /// schedule is made for it until it is resolved to one of its [`candidates`](Self::candidates).
     pub fn auto() -> Self {
         Self::of(Auto::default())
     }
 
-    /// Whether this is a choice that is still to be made.
+    /// Whether this is `auto`, which is not resolved to a method yet.
     pub fn is_auto(&self) -> bool {
         self.collective.name() == auto::NAME
     }
@@ -100,7 +100,7 @@ impl Method {
         Self::of(ring::Ring)
     }
 
-    /// A method of your own, at the [default](Self::DENSITY) density: whatever steps it gives, the checker has to accept them.
+    /// A method of your own, at the [default](Self::DENSITY) density. The checker verifies its schedules before they run.
     pub fn of(collective: impl Collective + Clone + 'static) -> Self {
         Self {
             collective: Arc::new(collective),
@@ -116,32 +116,32 @@ impl Method {
         }
     }
 
-    /// Delivers this share of the entries, in [0, 1]; with exact values, unless a [coding](Self::coding) is asked for.
+    /// Delivers this share of the entries, in [0, 1]; with exact values, unless a [coding](Self::coding) is set.
     #[must_use]
     pub fn density(self, density: f64) -> Self {
         Self { sparsity: Some(Sparsity::Density(density)), ..self }
     }
 
-    /// Delivers this many entries; with exact values, unless a [coding](Self::coding) is asked for.
+    /// Delivers this many entries; with exact values, unless a [coding](Self::coding) is set.
     #[must_use]
     pub fn k(self, k: usize) -> Self {
         Self { sparsity: Some(Sparsity::K(k)), ..self }
     }
 
-    /// Collects these residuals.
+    /// Sets which residuals are collected.
     #[must_use]
     pub fn residual(self, collection: Collection) -> Self {
         Self { collection, ..self }
     }
 
-    /// Delivers so many entries, and leaves everything else as it is, the coding of values too: what of this method is left to do
-    /// for a group of a gradient.
+    /// Delivers this many entries, and leaves everything else as it is, the coding of values too: the method
+    /// of one group of a gradient.
     #[must_use]
     pub fn selecting(self, sparsity: Sparsity) -> Self {
         Self { coding: Some(self.values()), sparsity: Some(sparsity), ..self }
     }
 
-    /// Encodes values exactly where no coding was asked for.
+    /// Encodes values exactly where no coding is set.
     #[must_use]
     pub fn or_exact(self) -> Self {
         Self { coding: self.coding.or(Some(Coding::Exact)), ..self }
@@ -164,19 +164,19 @@ impl Method {
         }
     }
 
-    /// Encodes values in this way; what is rounded away goes to the residuals.
+    /// Sets how values are encoded; what rounding takes away goes to the residuals.
     #[must_use]
     pub fn coding(self, coding: Coding) -> Self {
         Self { coding: Some(coding), ..self }
     }
 
-    /// Chooses in this way from a worker's own gradient, in methods that start with a selection from all of it.
+    /// Sets how entries of a worker's own gradient are selected, in methods that start with a selection from all of it.
     #[must_use]
     pub fn selector(self, selector: Selector) -> Self {
         Self { selector, ..self }
     }
 
-    /// Keeps accuracy by these means.
+    /// Sets momentum correction, clipping and warm-up, which keep accuracy at low densities.
     #[must_use]
     pub fn corrected(self, correction: Correction) -> Self {
         Self { correction, ..self }
@@ -196,26 +196,26 @@ impl Method {
         Self { dense_below: entries, ..self }
     }
 
-    /// Does this with a step in which a worker's gradient has NaN or infinite entries. It is no part of the method's name: a
+    /// Sets how a step is treated in which a worker's gradient has NaN or infinite entries. It is no part of the method's name: a
     /// job may go on from a checkpoint with the other one.
     #[must_use]
     pub fn on_nonfinite(self, nonfinite: OnNonFinite) -> Self {
         Self { nonfinite, ..self }
     }
 
-    /// Selects over this where a gradient travels in groups. With [`SelectOver::Gradient`] the groups compete for k of the whole
+    /// Sets what k entries are selected from where a gradient is exchanged in groups. With [`SelectOver::Gradient`] the groups compete for k of the whole
     /// gradient: k is shared out by how many of the k largest entries each group held in an earlier step, as all ranks counted.
     #[must_use]
     pub fn select_over(self, over: SelectOver) -> Self {
         Self { over, ..self }
     }
 
-    /// How entries are chosen of a worker's own gradient.
+    /// How entries of a worker's own gradient are selected.
     pub fn selects_by(&self) -> Selector {
         self.selector
     }
 
-    /// What k entries are selected from where a gradient travels in groups.
+    /// What k entries are selected from where a gradient is exchanged in groups.
     pub fn selects_over(&self) -> SelectOver {
         self.over
     }
@@ -223,7 +223,7 @@ impl Method {
     /// Whether groups can compete as this method is set to.
     ///
     /// # Errors
-    /// Selection over the whole gradient by what does not select the k largest.
+    /// Selection over the whole gradient by a method that does not select the k largest.
     pub fn competes(&self) -> Result<(), MethodError> {
         let exact = self.collective.competes() && self.selector == Selector::Top;
         match self.over {
@@ -249,7 +249,7 @@ impl Method {
         self.sparsity.unwrap_or(Sparsity::Density(Self::DENSITY))
     }
 
-    /// How many entries were asked for, if it was said.
+    /// How many entries were asked for, if that was set.
     pub fn asked(&self) -> Option<Sparsity> {
         self.sparsity
     }
@@ -259,7 +259,7 @@ impl Method {
         self.collection
     }
 
-    /// What is done to keep accuracy.
+    /// Momentum correction, clipping and warm-up.
     pub fn correction(&self) -> &Correction {
         &self.correction
     }
@@ -269,7 +269,7 @@ impl Method {
         &self.whole
     }
 
-    /// Parameters of a model with fewer entries than this travel whole. 0 where none does.
+    /// Parameters of a model with fewer entries than this are delivered whole; 0 if none is.
     pub fn is_dense_below(&self) -> usize {
         if self.collective.is_sparse() { self.dense_below } else { 0 }
     }
@@ -286,7 +286,7 @@ impl Method {
         Ok(self.clone().selecting(sparsity))
     }
 
-    /// What becomes of a step with values that are not finite.
+    /// How a step is treated with values that are not finite.
     pub fn nonfinite(&self) -> OnNonFinite {
         self.nonfinite
     }
@@ -300,8 +300,8 @@ impl Method {
         self.coding.unwrap_or(default)
     }
 
-    /// What the schedules for so many workers and a gradient of n entries are made for. Where the layers of the gradient are
-    /// known, they stand in place of n.
+    /// The shape of the schedules for this many workers and a gradient of n entries. Where the layers of the gradient are
+    /// known, give them in place of n.
     ///
     /// # Errors
     /// No workers, blocks too long for 32-bit indices, a density that is not in [0, 1], k above n, or options that
@@ -360,7 +360,7 @@ impl Method {
         memory
     }
 
-    /// What of the next step's schedules follows from what was learnt.
+    /// The part of the next step's schedules that follows from what was learnt.
     ///
     /// # Errors
     /// As [`Structure::of`].
@@ -425,7 +425,7 @@ impl Method {
         Ok(CostRange::fixed(check(schedules)?.cost))
     }
 
-    /// How many of n entries are selected among so many workers: k if the method is sparse, otherwise n.
+    /// How many of n entries are selected among this many workers: k if the method is sparse, otherwise n.
     ///
     /// # Errors
     /// As [`shape`](Self::shape).

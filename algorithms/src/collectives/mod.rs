@@ -152,7 +152,7 @@ pub trait Collective: Debug + Send + Sync {
         options.iter().map(|o| format!("{} = {}", o.name, o.value)).collect::<Vec<_>>().join(", ")
     }
 
-    /// What `auto` compares among so many workers: this method with each value of the options that are left open.
+    /// What `auto` compares among this many workers: this method with each value of the options that are left open.
     fn family(&self, _workers: u32) -> Vec<Self>
     where
         Self: Sized + Clone,

@@ -11,7 +11,7 @@
 //!    owner spreads its entries evenly over all workers first.
 //!
 //! P − 1 + ⌈log2 P⌉ messages, P − 1 more where the regions are balanced, and with exact thresholds 4k(P − 1)/P words,
-//! 2k(P − 1)/P² more where they are balanced: within the published 2(P + log2 P) and [2k(P − 1)/P, 6k(P − 1)/P]. Bags tell their own lengths, and cuts travel with the bags,
+//! 2k(P − 1)/P² more where they are balanced: within the published 2(P + log2 P) and [2k(P − 1)/P, 6k(P − 1)/P]. Bags carry their own lengths, and cuts travel with the bags,
 //! a number of two words each, so neither takes rounds of its own: 4(P − 1) words more in a step of new cuts. A step of exact thresholds gathers all sums: more words, once in 32
 //! steps. No selection of one worker keeps more than 2k entries, so a threshold that has become too low cannot flood the network.
 

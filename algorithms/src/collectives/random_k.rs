@@ -52,7 +52,7 @@ impl Collective for RandomK {
     }
 }
 
-/// (n/k)(ln n + 20): after so many draws one of the entries was never drawn with a probability below e⁻²⁰.
+/// (n/k)(ln n + 20): after this many draws one of the entries was never drawn with a probability below e⁻²⁰.
 pub(super) fn drains_within(shape: &Shape) -> Option<u64> {
     let share = shape.n as f64 / shape.k as f64;
     (shape.k > 0).then(|| (share * ((shape.n as f64).ln() + 20.0)).ceil() as u64)

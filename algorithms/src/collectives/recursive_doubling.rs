@@ -1,4 +1,4 @@
-//! Dense recursive doubling: in round t everybody swaps everything with the worker at distance 2^t and adds
+//! Dense recursive doubling: in round t every worker exchanges everything with the worker at distance 2^t and adds
 //! (Thakur, Rabenseifner and Gropp, 2005, §4.4).
 //!
 //! For P a power of two log2 P rounds and n log2 P words: the fewest rounds, for short gradients. Otherwise the

@@ -23,7 +23,7 @@ pub struct Prepared {
 /// A method that cannot run.
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum RoutineError {
-    /// A choice that cannot be.
+    /// An invalid method or option.
     #[error(transparent)]
     Method(#[from] MethodError),
     /// Schedules that do not add up.
@@ -178,7 +178,7 @@ pub struct Routine {
 }
 
 impl Routine {
-    /// A method before its first step, with a gradient of so many entries or of these layers. `stream` tells gradients apart
+    /// A method before its first step, with a gradient of this many entries or of these layers. `stream` distinguishes gradients
     /// that are exchanged side by side: it must be the same on all workers, and seeds the random numbers of rounding.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! SSAR_Recursive_Double: in round t everybody swaps all it has with the worker at distance 2^t and adds (Renggli et al.:
+//! SSAR_Recursive_Double: in round t every worker exchanges all it has with the worker at distance 2^t and adds (Renggli et al.:
 //! SparCML, 2019, §5.3.1).
 //!
 //! For P a power of two log2 P rounds, L1(P), and from 2k log2 P words, where all choose the same entries, to 2k(P − 1),

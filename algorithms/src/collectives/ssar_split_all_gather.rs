@@ -41,7 +41,7 @@ impl Collective for SsarSplitAllGather {
     }
 }
 
-/// Selects, splits with so many destinations a round, does something to the sums, and gathers them.
+/// Selects, splits with this many destinations a round, does something to the sums, and gathers them.
 pub(super) fn split(rank: Rank, shape: &Shape, window: u32, sums: Option<Step>) -> Vec<Step> {
     let (w, p) = (rank.0, shape.workers);
     let mut steps = vec![shape.first_selection(Slots::range(0, p))];
@@ -51,7 +51,7 @@ pub(super) fn split(rank: Rank, shape: &Shape, window: u32, sums: Option<Step>) 
     steps
 }
 
-/// What that costs, with the split in so many rounds.
+/// What that costs, with the split in this many rounds.
 pub(super) fn split_cost(shape: &Shape, rounds: u64) -> CostRange {
     let others = u64::from(shape.workers - 1);
     let l = u64::from(ceil_log2(shape.workers));

@@ -8,20 +8,20 @@ use crate::schedule::{Memory, Observed};
 
 /// A number of a state. All of them are stored as 64-bit floats, which hold whole numbers below 2^53 exactly.
 pub trait Number {
-    /// As it is stored.
-    fn told(&self) -> f64;
+    /// The number as it is stored.
+    fn stored(&self) -> f64;
     /// Takes what was stored; of a whole number the nearest that there is.
-    fn take(&mut self, told: f64);
+    fn take(&mut self, stored: f64);
 }
 
 macro_rules! numbers {
-    ($($number:ty: $told:expr, $take:expr;)*) => {$(
+    ($($number:ty: $stored:expr, $take:expr;)*) => {$(
         impl Number for $number {
-            fn told(&self) -> f64 {
-                $told(*self)
+            fn stored(&self) -> f64 {
+                $stored(*self)
             }
-            fn take(&mut self, told: f64) {
-                *self = $take(told);
+            fn take(&mut self, stored: f64) {
+                *self = $take(stored);
             }
         }
     )*};
@@ -84,7 +84,7 @@ pub(super) trait Erased: Collective {
 
 impl<C: Collective + Clone + 'static> Erased for C {
     fn memory(&self, shape: &Shape) -> Memory {
-        told(self.start(shape), Memory::default())
+        written(self.start(shape), Memory::default())
     }
 
     fn structure_after(&self, shape: &Shape, memory: &Memory) -> Result<Structure, MethodError> {
@@ -94,11 +94,14 @@ impl<C: Collective + Clone + 'static> Erased for C {
     fn learn_from(&self, shape: &Shape, structure: &Structure, memory: &mut Memory, observed: &Observed) {
         let mut state = typed(self, shape, memory);
         self.learn(shape, structure, &mut state, observed);
-        *memory = told(state, std::mem::take(memory));
+        *memory = written(state, std::mem::take(memory));
     }
 
     fn migrated(&self, from: &Shape, to: &Shape, memory: &Memory) -> Memory {
-        told(typed(self, from, memory).migrate(from, to), Memory { steps: memory.steps, ..Memory::default() })
+        written(
+            typed(self, from, memory).migrate(from, to),
+            Memory { steps: memory.steps, ..Memory::default() },
+        )
     }
 
     fn with_option(&self, option: &str, value: &str) -> Option<Arc<dyn Erased>> {
@@ -113,16 +116,17 @@ impl<C: Collective + Clone + 'static> Erased for C {
 /// A state from its numbers.
 fn typed<C: Collective>(collective: &C, shape: &Shape, memory: &Memory) -> C::State {
     let mut state = collective.start(shape);
-    state.agreed().into_iter().zip(&memory.agreed).for_each(|(number, &told)| number.take(told));
-    state.own().into_iter().zip(&memory.own).for_each(|(number, &told)| number.take(told));
+    state.agreed().into_iter().zip(&memory.agreed).for_each(|(number, &stored)| number.take(stored));
+    state.own().into_iter().zip(&memory.own).for_each(|(number, &stored)| number.take(stored));
     state
 }
 
 /// The numbers of a state. Own numbers beyond them are a selector's, and stay.
-fn told<S: State>(mut state: S, mut memory: Memory) -> Memory {
-    let tell = |numbers: Vec<&mut dyn Number>| numbers.iter().map(|number| number.told()).collect::<Vec<_>>();
-    memory.agreed = tell(state.agreed());
-    let own = tell(state.own());
+fn written<S: State>(mut state: S, mut memory: Memory) -> Memory {
+    let stored =
+        |numbers: Vec<&mut dyn Number>| numbers.iter().map(|number| number.stored()).collect::<Vec<_>>();
+    memory.agreed = stored(state.agreed());
+    let own = stored(state.own());
     memory.own.splice(..own.len().min(memory.own.len()), own);
     memory
 }

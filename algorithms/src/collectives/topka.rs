@@ -1,4 +1,4 @@
-//! TopkA: every worker selects its own k entries and gets everybody's (SparCML's sparse all-gather; Renggli et al. 2019,
+//! TopkA: every worker selects its own k entries and gets those of all others (SparCML's sparse all-gather; Renggli et al. 2019,
 //! §5.3; a baseline of SparDL).
 //!
 //! ⌈log2 P⌉ rounds and 2k(P − 1) words received by every worker, for any P. Up to Pk entries are delivered: nothing is

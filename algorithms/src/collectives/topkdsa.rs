@@ -1,8 +1,8 @@
 //! TopkDSA: SparCML's dynamic sparse all-reduce as SparDL and Ok-Topk compare with it: pairwise exchanges of the parts,
 //! then an all-gather of sums that are dense where that is smaller (SparDL, Table 1; Renggli et al. 2019).
 //!
-//! P − 1 + ⌈log2 P⌉ rounds, from 4k(P − 1)/P to (2k + n)(P − 1)/P words. The table has log2 P rounds more, for telling
-//! lengths ahead; here every bag tells its own. It differs from `ssar-split-all-gather` in meeting its peers one by one.
+//! P − 1 + ⌈log2 P⌉ rounds, from 4k(P − 1)/P to (2k + n)(P − 1)/P words. The table has log2 P rounds more, for sending
+//! lengths ahead; here every bag carries its own. It differs from `ssar-split-all-gather` in meeting its peers one by one.
 
 use super::ssar_split_all_gather::{split, split_cost};
 use super::{Collective, CostRange, Shape, Structure};

@@ -5,7 +5,7 @@ use crate::bag::Coding;
 use crate::collectives::RoutineError;
 use crate::{Element, Method};
 
-/// Tests the invariants for a method that takes gradients of n entries as [entries alone](Method::for_sparse), among so many workers:
+/// Tests the invariants for a method that takes gradients of n entries as [entries alone](Method::for_sparse), among this many workers:
 /// conservation and one update in each step, and update and residuals that have the bits of the same steps of all values.
 /// Without a density nothing waits after any step.
 ///

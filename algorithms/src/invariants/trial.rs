@@ -56,7 +56,7 @@ pub struct Outcome<T: Element = f32> {
 }
 
 impl<T: Element> Trial<T> {
-    /// Workers before their first step, with gradients of so many entries or of these layers.
+    /// Workers before their first step, with gradients of this many entries or of these layers.
     ///
     /// # Errors
     /// As [`Ensemble::new`].
@@ -101,7 +101,7 @@ impl<T: Element> Trial<T> {
         self.step_in_pieces(gradients, usize::MAX)
     }
 
-    /// As [`step`](Self::step), with gradients that arrive in pieces of so many entries, the last piece first, as from a
+    /// As [`step`](Self::step), with gradients that arrive in pieces of this many entries, the last piece first, as from a
     /// backward pass.
     ///
     /// # Errors
@@ -163,7 +163,7 @@ impl<T: Element> Trial<T> {
         Ok(outcome)
     }
 
-    /// One worker's step, from its gradient on, which arrives in pieces of so many entries.
+    /// One worker's step, from its gradient on, which arrives in pieces of this many entries.
     ///
     /// # Errors
     /// A gradient that is not finite, and as [`Ensemble::begin`].
@@ -192,7 +192,7 @@ impl<T: Element> Trial<T> {
     /// Goes on without gradients until nothing waits, and returns after how many steps.
     ///
     /// # Errors
-    /// [`InvariantError::Waits`], where something still waits after so many steps; and what [`Outcome::check`] finds on the way.
+    /// [`InvariantError::Waits`], where something still waits after this many steps; and what [`Outcome::check`] finds on the way.
     pub fn drain(&mut self, within: u64) -> Result<u64, InvariantError> {
         let n = self.partition().entries();
         let zeros = vec![vec![T::ZERO; n]; self.workers()];

@@ -98,7 +98,7 @@ impl Bounds {
         self.most = self.most.min(most * (1.0 + SLACK));
     }
 
-    /// What a worker that stands here after so many layers needs at the least until the end of the step.
+    /// What a worker that stands here after this many layers needs at the least until the end of the step.
     fn least(&self, Reached { busy, exchanged }: Reached, layers: usize) -> f64 {
         self.rest[layers].least(busy, exchanged).max(self.release[layers])
     }
@@ -123,7 +123,7 @@ impl Bounds {
         Some(ends)
     }
 
-    /// Whether a worker that stands here after so many layers ends later than some grouping would have, whatever it does: by so
+    /// Whether a worker that stands here after this many layers ends later than some grouping would have, whatever it does: by so
     /// much later that it is not for rounding.
     pub fn exceed(&self, reached: Reached, layers: usize) -> bool {
         self.least(reached, layers) > self.most

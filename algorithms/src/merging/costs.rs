@@ -15,10 +15,10 @@ pub struct GroupCost {
 
 /// What groups cost, by their number of entries.
 pub trait Costs {
-    /// What a group of so many entries costs; at least one. Times are finite and at least 0.
+    /// What a group of this many entries costs; at least one. Times are finite and at least 0.
     ///
     /// # Errors
-    /// Where the costs of so many entries are not known.
+    /// Where the costs of this many entries are not known.
     fn of(&self, entries: usize) -> Result<GroupCost, MergingError>;
 }
 
@@ -54,7 +54,7 @@ pub struct Published {
     pub beta: f64,
 }
 
-/// What this project's [`Model`] forecasts for a method among so many workers: selection is its `select`, the exchange its
+/// What this project's [`Model`] forecasts for a method among this many workers: selection is its `select`, the exchange its
 /// `exchange` and `merge`.
 #[derive(Clone, Copy, Debug)]
 pub struct Predicted<'a> {
@@ -67,7 +67,7 @@ pub struct Predicted<'a> {
 }
 
 impl Line {
-    /// What so many entries cost, in seconds.
+    /// What this many entries cost, in seconds.
     pub fn at(&self, entries: usize) -> f64 {
         self.fixed + self.per_entry * entries as f64
     }
@@ -93,7 +93,7 @@ impl Published {
 impl Costs for Published {
     fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
         let d = entries as f64;
-        // The limit at no entries, where the logarithm is none.
+        // The limit at no entries, where the logarithm is infinite.
         let log = if entries == 0 { 0.0 } else { libm::log2(d) };
         Ok(GroupCost { select: self.gamma * self.density * d * log, exchange: self.alpha + self.beta * d })
     }

@@ -46,7 +46,7 @@ impl<T: Copy> Frontier<T> {
         count > width
     }
 
-    /// At most so many pairs that bound all of them from below: of each run of neighbours the first time of the first, and the second of
+    /// At most this many pairs that bound all of them from below: of each run of neighbours the first time of the first, and the second of
     /// the last; whether any run had two.
     pub fn lower(&mut self, width: usize) -> bool {
         let count = self.points.len();

@@ -14,7 +14,7 @@ pub struct Grouping {
 }
 
 impl Grouping {
-    /// Groups that end behind so many layers each.
+    /// Groups that end behind this many layers each.
     ///
     /// # Errors
     /// [`MergingError::Ends`] where these do not increase from at least 1 to the number of layers.

@@ -146,7 +146,7 @@ pub enum MergingError {
         /// Which, counted from 0 in the order in which backpropagation finishes them.
         layer: usize,
     },
-    /// A time that cannot be.
+    /// An invalid time.
     #[error("{what} takes {seconds} s; expected a finite time of at least 0: measure it again")]
     Time {
         /// What takes it.
@@ -176,7 +176,7 @@ pub enum MergingError {
         /// What it says.
         text: String,
     },
-    /// No forecast for so many entries.
+    /// No forecast for this many entries.
     #[error(transparent)]
     Forecast(#[from] RoutineError),
 }

@@ -57,7 +57,7 @@ pub struct Solution {
     pub largest_frontier: usize,
 }
 
-/// The ways to finish so many layers that none other is better than: how busy, when exchanged, and behind which layer the last
+/// The ways to finish this many layers that none other is better than: how busy, when exchanged, and behind which layer the last
 /// group begins and after which point of the frontier there.
 type Ways = Frontier<(usize, usize)>;
 
@@ -109,7 +109,7 @@ struct Incumbent {
 }
 
 impl Incumbent {
-    /// Of the groupings of other strategies: OMGS-SGD's, each layer by itself, and groups of at least so many entries.
+    /// Of the groupings of other strategies: OMGS-SGD's, each layer by itself, and groups of at least this many entries.
     fn first(problem: &Problem<'_>, table: &Table) -> Result<Self, MergingError> {
         let layers = problem.pass.layers().len();
         let mut best = Self { ends: vec![layers], takes: takes(problem, table, &[layers]) };
@@ -138,7 +138,7 @@ fn least(frontiers: &[Ways]) -> f64 {
     frontiers.last().and_then(|ways| ways.points().last()).map_or(f64::INFINITY, |point| point.1)
 }
 
-/// How long an iteration takes with groups that end behind so many layers.
+/// How long an iteration takes with groups that end behind this many layers.
 fn takes(problem: &Problem<'_>, table: &Table, ends: &[usize]) -> f64 {
     let (mut reached, mut begin) = (Reached::default(), 0);
     for &end in ends {
@@ -148,7 +148,7 @@ fn takes(problem: &Problem<'_>, table: &Table, ends: &[usize]) -> f64 {
     reached.exchanged
 }
 
-/// What becomes of groups that end behind so many layers, while removing a cut, adding one, or moving one by some layers makes the
+/// Improves groups, given as the layers behind which they end, while removing a cut, adding one, or moving one by some layers makes the
 /// iteration shorter, and it takes longer than any can; a few times through all cuts.
 fn moved(problem: &Problem<'_>, table: &Table, mut ends: Vec<usize>, floor: f64) -> Vec<usize> {
     let layers = problem.pass.layers().len();

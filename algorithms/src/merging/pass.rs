@@ -16,9 +16,9 @@ pub struct Layer {
 pub struct Pass {
     forward: f64,
     layers: Vec<Layer>,
-    /// When the backward pass would reach the end of so many layers if nothing stalled it: L + 1 of them.
+    /// When the backward pass would reach the end of this many layers if nothing stalled it: L + 1 of them.
     ends: Vec<f64>,
-    /// How many entries so many layers have: L + 1 of them.
+    /// The entries of this many layers: L + 1 of them.
     sizes: Vec<usize>,
 }
 
@@ -61,7 +61,7 @@ impl Pass {
         self.end(self.layers.len()) - self.forward
     }
 
-    /// When backpropagation is done with the first so many layers if nothing stalls it, in seconds after the step began.
+    /// When backpropagation is done with the first n layers if nothing stalls it, in seconds after the step began.
     pub(super) fn end(&self, layers: usize) -> f64 {
         self.ends[layers]
     }

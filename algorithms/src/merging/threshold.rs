@@ -1,9 +1,9 @@
-//! Groups of at least so many entries: MGS-SGD with a threshold by hand (OMGS-SGD, §V-D and its note 10), as Horovod's and
+//! Groups of at least this many entries: MGS-SGD with a threshold by hand (OMGS-SGD, §V-D and its note 10), as Horovod's and
 //! PyTorch's buckets do for dense gradients.
 
 use super::{Grouping, MergingError, Problem, Strategy};
 
-/// Layers are merged until they have so many entries together; the last group may have fewer.
+/// Layers are merged until they have this many entries together; the last group may have fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
     /// How many entries end a group; at least 1.

@@ -15,11 +15,11 @@ pub struct Correction {
     pub mask: bool,
     /// Local gradient clipping (§3.2): a worker's gradient is shortened to this norm divided by √P before it is accumulated.
     pub clip: Option<f32>,
-    /// Density warm-up (§3.3): the density falls from 25% to what the method is set to over so many steps. 0 for none.
+    /// Density warm-up (§3.3): the density falls from 25% to what the method is set to over this many steps. 0 for none.
     pub warm_up: u64,
 }
 
-/// A correction that cannot be.
+/// An invalid correction.
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum CorrectionError {
     /// No such share of a velocity.
@@ -57,7 +57,7 @@ pub enum CorrectionError {
          leave them out"
     )]
     NotASum(&'static str),
-    /// A share that its type cannot tell from all.
+    /// A share that its type rounds to all.
     #[error(
         "the momentum correction {0} is 1 as {1}, and a velocity would never decay; choose less, or a wider type"
     )]
@@ -109,7 +109,7 @@ impl Correction {
         }
     }
 
-    /// The factor, below 1, that shortens a gradient of this norm, among so many workers. None where it is short enough, and
+    /// The factor, below 1, that shortens a gradient of this norm, among this many workers. None where it is short enough, and
     /// where the norm is not finite: then its values are judged one by one.
     pub fn shortening(&self, norm: f64, workers: u32) -> Option<f64> {
         let limit = f64::from(self.clip?) / f64::from(workers).sqrt();
@@ -128,10 +128,10 @@ impl Correction {
         FIRST * (target / FIRST).powf(stage / stages)
     }
 
-    /// What stands for a method's own sparsity in a step, counted from 0, with a gradient of n entries.
+    /// The sparsity in place of a method's own in a step, counted from 0, with a gradient of n entries.
     ///
     /// # Errors
-    /// A sparsity that cannot be.
+    /// An invalid sparsity.
     pub fn sparsity(&self, of: Sparsity, step: u64, n: usize) -> Result<Sparsity, SparsityError> {
         let k = of.k(n)?;
         if step >= self.warm_up || k == 0 {

@@ -37,7 +37,7 @@ impl FromStr for Collection {
     }
 }
 
-/// What becomes of a step in which a worker's gradient has NaN or infinite entries.
+/// How a step is treated in which a worker's gradient has NaN or infinite entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNonFinite {
     /// The job fails, on every worker, with a sentence that names the rank and the parameter.

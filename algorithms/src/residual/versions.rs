@@ -27,9 +27,7 @@ pub enum VersionError {
         oldest: u64,
     },
     /// Not alone.
-    #[error(
-        "a step that overlapped with another cannot be undone: what it was given has mingled with the other's"
-    )]
+    #[error("a step that overlapped with another cannot be undone: its gradient is mixed with the other's")]
     Overlapped,
     /// A device that holds the residual has failed.
     #[error(transparent)]

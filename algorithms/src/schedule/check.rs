@@ -8,8 +8,8 @@
 //! Where the schedules are rotations of one another, one of them is run in place of all: what it receives is what it sends,
 //! rotated.
 //!
-//! Nothing is kept in vain: what a selection leaves in a slot stays there, becomes part of what is received, added up or put
-//! together, or is selected from again, and no step discards a slot. So it is part of what somebody ends with, and the shares
+//! No selection is discarded: what a selection leaves in a slot stays there, becomes part of what is received, added up or put
+//! together, or is selected from again, and no step discards a slot. So it is part of what some worker ends with, and the shares
 //! of every drop add up.
 
 mod error;
@@ -43,7 +43,7 @@ pub fn check(schedules: impl IntoIterator<Item = Schedule>) -> Result<Proof, Che
 /// The first reason found why they do not.
 pub fn check_for(goal: Goal, schedules: impl IntoIterator<Item = Schedule>) -> Result<Proof, CheckError> {
     let mut schedules = schedules.into_iter();
-    let Some(first) = schedules.next() else { return Err(CheckError::Nobody) };
+    let Some(first) = schedules.next() else { return Err(CheckError::NoWorkers) };
     belongs(0, &first, &first)?;
     let mut rotates = goal.rotates() && first.can_rotate();
     let mut all = vec![Arc::new(first)];
@@ -128,7 +128,7 @@ fn run(
 /// What a worker ends with in a block: the sum, a note tied to it, and at which indices it kept its own values.
 type Ends = Option<(Term, Option<(Note, Term)>, Option<Term>)>;
 
-/// Whether all who end with a block hold the same sum of all contributions to it, and nobody anything else. By block, whether
+/// Whether all who end with a block hold the same sum of all contributions to it, and no other worker holds anything of it. By block, whether
 /// nothing was selected from it.
 fn sums(symbols: &Symbols, goal: &Goal, held: &[Store<Value>]) -> Result<Vec<bool>, CheckError> {
     let schedule = &symbols.schedules[0];
@@ -168,7 +168,7 @@ fn sums(symbols: &Symbols, goal: &Goal, held: &[Store<Value>]) -> Result<Vec<boo
             // Rotations of rank 0 end with what it ends with.
             _ if rotates && block != Block(0) => whole[0],
             Some((sum, ..)) => count(symbols, goal, sum, block)?,
-            // Nobody ends with it, and no step discards a slot: nobody has brought anything.
+            // No worker ends with it, and no step discards a slot: no worker has brought anything.
             None => true,
         });
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Words of a number that a note tells.
+/// Words of a number in a note.
 pub(super) const NOTE: u64 = 2;
 
 /// Counts over one step of all workers. A word is 32 bits: an index or a value, or half of a note's number.

@@ -39,7 +39,7 @@ pub enum ExecutionError {
         /// What is wrong with the bytes.
         source: DecodeError,
     },
-    /// A message that nobody waits for.
+    /// A message that no step waits for.
     #[error("{from} sent a message that the schedule does not expect now")]
     Unexpected {
         /// The peer.

@@ -43,12 +43,12 @@ pub(super) enum Node {
     Proposed(Kept),
     /// Indices that are the same on every worker, by the rule of this number.
     Drawn(u32),
-    /// One of so many pieces of one.
+    /// One of this many pieces of one.
     Piece { of: Term, piece: u32, pieces: u32 },
     /// A note about what this expression was chosen from.
     Seen(Term),
     /// A note of one worker.
-    Told(Rank, Note),
+    Noted(Rank, Note),
     /// Several of one block together, whatever their order.
     Set(Box<[Term]>),
     /// Those of several blocks together, from this one on and round the circle; of all, from the first on.
@@ -89,7 +89,7 @@ struct Stored {
 }
 
 impl Expressions {
-    /// Up to rotation among so many ranks, 1 for none, in so many blocks.
+    /// Up to rotation among this many ranks, 1 for none, in this many blocks.
     pub(super) fn new(turns: u32, blocks: usize) -> Self {
         Self { turns, blocks: blocks as u32, nodes: Vec::new(), terms: HashMap::new() }
     }
@@ -185,7 +185,7 @@ impl Expressions {
                 Node::Piece { of: term(*of), piece: *piece, pieces: *pieces }
             }
             Node::Seen(of) => Node::Seen(term(*of)),
-            Node::Told(r, note) => Node::Told(rank(*r), *note),
+            Node::Noted(r, note) => Node::Noted(rank(*r), *note),
             Node::Set(terms) => {
                 let mut terms: Vec<Term> = terms.iter().map(|&t| term(t)).collect();
                 terms.sort_unstable();
@@ -206,7 +206,7 @@ impl Expressions {
     fn normal(&self, node: Node) -> (Node, u32) {
         let back = match &node {
             _ if self.turns == 1 => return (node, 0),
-            Node::Leaf(rank) | Node::Own(rank) | Node::Told(rank, _) => vec![rank.0],
+            Node::Leaf(rank) | Node::Own(rank) | Node::Noted(rank, _) => vec![rank.0],
             Node::Drawn(_) => return (node, 0),
             Node::Piece { of, .. } | Node::Seen(of) => vec![of.by],
             Node::Joint(first, terms) if terms.len() < self.blocks as usize => vec![first.0],
@@ -249,7 +249,7 @@ impl Expressions {
 
     fn depth_of(&self, node: &Node) -> u32 {
         match node {
-            Node::Leaf(_) | Node::Own(_) | Node::Told(..) | Node::Proposed(_) | Node::Drawn(_) => 0,
+            Node::Leaf(_) | Node::Own(_) | Node::Noted(..) | Node::Proposed(_) | Node::Drawn(_) => 0,
             Node::Kept(kept) => {
                 let among = kept.rule.and(kept.among);
                 self.depth(kept.of).max(among.map_or(0, |among| self.depth(among))) + 1
@@ -271,7 +271,7 @@ impl Expressions {
                 Node::Add(a, b) => stack.extend([a, b]),
                 Node::Kept(kept) => stack.push(kept.of),
                 Node::Piece { of, .. } | Node::Seen(of) => stack.push(of),
-                Node::Leaf(_) | Node::Own(_) | Node::Told(..) | Node::Set(_) | Node::Joint(..) => {}
+                Node::Leaf(_) | Node::Own(_) | Node::Noted(..) | Node::Set(_) | Node::Joint(..) => {}
                 Node::Proposed(_) | Node::Drawn(_) => {}
             }
         }
@@ -292,6 +292,6 @@ fn children(node: &Node) -> Vec<Term> {
             [Some(kept.of), kept.among, kept.reads].into_iter().flatten().collect()
         }
         Node::Piece { of, .. } | Node::Seen(of) => vec![*of],
-        Node::Leaf(_) | Node::Own(_) | Node::Told(..) | Node::Drawn(_) => Vec::new(),
+        Node::Leaf(_) | Node::Own(_) | Node::Noted(..) | Node::Drawn(_) => Vec::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! What the programs of all workers together achieve: who brings something, and who ends with the sums.
+//! What the programs of all workers together achieve: which workers bring something, and which end with the sums.
 
 use std::sync::Arc;
 
@@ -39,33 +39,33 @@ impl Ranks {
 /// each counted once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Goal {
-    /// Who brings something.
+    /// The workers that bring something.
     pub brings: Ranks,
-    /// Who ends with the sums; nobody else holds anything at the end.
+    /// The workers that end with the sums; no other worker holds anything at the end.
     pub ends: Ranks,
 }
 
 impl Goal {
-    /// Everybody brings everything and ends with all sums.
+    /// Every worker brings everything and ends with all sums.
     pub const ALL_REDUCE: Self = Self { brings: Ranks::All, ends: Ranks::All };
 
-    /// Everybody brings everything, and the owner of each block ends with its sum.
+    /// Every worker brings everything, and the owner of each block ends with its sum.
     pub fn reduce_scatter(owners: impl Into<Arc<[Rank]>>) -> Self {
         Self { brings: Ranks::All, ends: Ranks::Owners(owners.into()) }
     }
 
-    /// The owner of each block brings it, and everybody ends with all.
+    /// The owner of each block brings it, and every worker ends with all.
     pub fn all_gather(owners: impl Into<Arc<[Rank]>>) -> Self {
         Self { brings: Ranks::Owners(owners.into()), ends: Ranks::All }
     }
 
-    /// Everybody but the servers brings everything, and the server of each block ends with its sum.
+    /// Every worker but the servers brings everything, and the server of each block ends with its sum.
     pub fn push(servers: impl Into<Arc<[Rank]>>) -> Self {
         let servers = servers.into();
         Self { brings: Ranks::AllBut(servers.clone()), ends: Ranks::Owners(servers) }
     }
 
-    /// The server of each block brings it, and everybody else ends with all.
+    /// The server of each block brings it, and every other worker ends with all.
     pub fn pull(servers: impl Into<Arc<[Rank]>>) -> Self {
         let servers = servers.into();
         Self { brings: Ranks::Owners(servers.clone()), ends: Ranks::AllBut(servers) }

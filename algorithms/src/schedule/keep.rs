@@ -83,15 +83,15 @@ pub(super) fn own_top<T: Element>(
     })
 }
 
-/// From which magnitude on to collect in the next step, where so many reached a threshold and these were kept.
+/// From which magnitude on to collect in the next step, where this many reached a threshold and these were kept.
 fn predict<T: Element>(
     k: usize,
     kept: &Entries<T>,
     smallest: T,
     (threshold, reached): (T, usize),
 ) -> Option<T> {
-    let told = kept.len() == k && smallest > T::ZERO;
-    told.then(|| select::predict_threshold(threshold, reached, smallest, k))
+    let is_known = kept.len() == k && smallest > T::ZERO;
+    is_known.then(|| select::predict_threshold(threshold, reached, smallest, k))
 }
 
 impl<T: Element> OwnTop<T> {
@@ -268,7 +268,7 @@ impl<T: Element> Pool<T> {
         self.top_within(k, u32::MAX as usize)
     }
 
-    /// The same where so many entries can be numbered: no fewer than 2k or than a slot has.
+    /// The same where this many entries can be numbered: no fewer than 2k or than a slot has.
     fn top_within(mut self, k: usize, most: usize) -> Pooled<T> {
         let reached = self.reached();
         let longer = self.entries.iter().map(Entries::len).sum::<usize>() > most;

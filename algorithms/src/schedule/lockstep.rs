@@ -39,12 +39,12 @@ pub fn lockstep<T: Element>(executions: Vec<Execution<T>>) -> Result<Lockstep<T>
     watched(executions, |_, _| {})
 }
 
-/// Something that one worker did, with all that it handled until then and the messages that came of it.
+/// Something that one worker did, with all that it handled until then and the messages that it sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Happening<'a> {
     /// It went on until it needed a message, or to its end.
     Advanced(Tally, &'a [Outgoing]),
-    /// It took a message of so many bytes in.
+    /// It took a message of this many bytes in.
     Received(Rank, u64, Tally, &'a [Outgoing]),
     /// It has finished, and will handle this when it commits.
     Finished(Tally),

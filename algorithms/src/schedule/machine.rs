@@ -70,9 +70,9 @@ pub trait Reader {
 
 /// The slots of a reader.
 pub type Slotted<R> = Store<<R as Reader>::Held>;
-/// What comes of most steps.
+/// The result of most steps.
 pub type Did<R> = Result<(), <R as Reader>::Error>;
-/// What comes of a choice of entries: work that is not done yet.
+/// The result of a choice of entries: work that is not done yet.
 pub type Works<R> = Result<Vec<<R as Reader>::Work>, <R as Reader>::Error>;
 
 /// For which receive something came.
@@ -90,7 +90,7 @@ pub struct Arrival<'a> {
     pub round: u64,
 }
 
-/// A step that names what does not exist, or a message that nobody waits for. No checked schedule has such steps.
+/// A step that names what does not exist, or a message that no step waits for. No checked schedule has such steps.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// A peer or slots that do not exist.
@@ -111,7 +111,7 @@ pub enum Fault {
         "{rank} keeps entries that are drawn at random; what is drawn can only be proposed, and kept by aligning to it"
     )]
     Drawn {
-        /// Who keeps them.
+        /// The worker that keeps them.
         rank: Rank,
     },
     /// A message that is not waited for.
@@ -148,7 +148,7 @@ pub struct Store<H> {
 }
 
 impl<H> Store<H> {
-    /// Empty slots for so many blocks in so many lanes.
+    /// Empty slots for this many blocks in this many lanes.
     pub fn new(blocks: usize, lanes: u32) -> Self {
         let held = (0..blocks * lanes as usize).map(|_| None).collect();
         Self { blocks, lanes, held }

@@ -188,7 +188,7 @@ impl Schedule {
         (0..).zip(first).map(quota).collect()
     }
 
-    /// Whether it leaves no entry out, but for what it rounds, and names none that nobody brings: then it does for gradients that
+    /// Whether it leaves no entry out, but for what it rounds, and names none that no worker brings: then it does for gradients that
     /// are sparse already.
     pub fn keeps_entries(&self) -> bool {
         self.steps.iter().all(|step| step.keeps_entries(&self.partition, self.lanes))
@@ -204,7 +204,7 @@ impl Schedule {
         self.steps.iter().filter_map(Step::exchange)
     }
 
-    /// To whom a dense block goes on piece by piece while it comes in, by the last receive of a step, and whether it is retained
+    /// Where a dense block goes on to piece by piece while it comes in, by the last receive of a step, and whether it is retained
     /// then: the next exchange sends this block alone.
     pub fn passes_on(&self, step: usize) -> Option<(Rank, After)> {
         match (self.exchange(step)?.1.last(), self.exchange(step + 1)?.0) {
@@ -218,7 +218,7 @@ impl Schedule {
         self.exchanges().map(|(sends, _)| sends.len() as u64).sum()
     }
 
-    /// Whom this worker exchanges messages with.
+    /// The ranks that this worker exchanges messages with.
     pub fn peers(&self) -> BTreeSet<Rank> {
         let peers = |(sends, receives): (&[Send], &[Receive])| -> Vec<Rank> {
             sends.iter().map(|send| send.to).chain(receives.iter().map(|receive| receive.from)).collect()

@@ -30,7 +30,7 @@ pub struct Facts {
     pub began: u64,
     /// See `began`.
     pub ended: u64,
-    /// For each slot of a `Keep` or `Align`: who else holds that very expression and drops the same entries.
+    /// For each slot of a `Keep` or `Align`: which other workers hold that very expression and drop the same entries.
     pub holders: Vec<Holders>,
     /// For each of these slots: how many selections lie behind the result, this one included. Equal contents have equal stages,
     /// so that a rounding may take its random numbers from there.
@@ -41,7 +41,7 @@ pub struct Facts {
     pub sends_again: bool,
     /// Whether a later exchange sends anything.
     pub sends_later: bool,
-    /// To whom a dense block goes on piece by piece while it comes in, by the last receive of this step, and whether it is retained
+    /// Where a dense block goes on to piece by piece while it comes in, by the last receive of this step, and whether it is retained
     /// then: the next exchange sends this block alone.
     pub passes_on: Option<(Rank, After)>,
 }
@@ -85,7 +85,7 @@ impl Holders {
     pub fn share<T: Element>(self, value: T) -> T {
         let share = value.divide(self.count);
         if self.is_first && !self.count.is_power_of_two() {
-            // One rounding in 64 bits; in fewer there is none to speak of.
+            // One rounding in 64 bits; in fewer it is negligible.
             T::from_f64((1.0 - f64::from(self.count)).mul_add(share.to_f64(), value.to_f64()))
         } else {
             share

@@ -5,7 +5,7 @@ use super::{Lanes, Receive, Schedule, Send, Slots, Step};
 use crate::{Block, Rank};
 
 impl Slots {
-    /// The same slots of a worker so many ranks further on. All blocks are the same wherever they begin.
+    /// The same slots of a worker this many ranks further on. All blocks are the same wherever they begin.
     pub(super) fn rotated(self, by: u32, of: &Schedule) -> Self {
         let blocks = of.partition.blocks() as u32;
         let first = if self.count == blocks { self.first } else { Block((self.first.0 + by) % blocks) };
@@ -52,7 +52,7 @@ impl Schedule {
             && self.steps.iter().zip(&other.steps).all(step)
     }
 
-    /// What a worker so many ranks further on does, if all do the same, rotated.
+    /// What a worker this many ranks further on does, if all do the same, rotated.
     pub fn rotated(&self, by: u32) -> Self {
         let rank = Rank((self.rank.0 + by) % self.workers);
         let steps = self.steps.iter().map(|step| self.step_rotated(step, by)).collect();

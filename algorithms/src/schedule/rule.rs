@@ -10,7 +10,7 @@ use crate::{Allotment, Block, Partition};
 pub enum Register {
     /// The same on all workers.
     Agreed(u8),
-    /// This worker's own: only for a choice that nobody else has to repeat.
+    /// This worker's own: only for a choice that no other worker has to repeat.
     Own(u8),
 }
 
@@ -37,10 +37,10 @@ pub enum Rule {
         /// How many are kept at most.
         most: usize,
     },
-    /// What a selector chooses from all of this worker's own gradient, as far as that is of so many entries as an index can
+    /// What a selector chooses from all of this worker's own gradient, as far as that is of this many entries as an index can
     /// count. It keeps its state in this worker's own registers, from the first on.
     By(Arc<Selection>),
-    /// Of each slot the entries at so many indices that are drawn at random, k given for every block of the partition: the same
+    /// Of each slot the entries at this many indices that are drawn at random, k given for every block of the partition: the same
     /// indices on every worker, others in every step, each set of so many as likely as any other.
     Random(Allotment),
     /// Every entry: to round them.

@@ -1,11 +1,11 @@
-//! What a worker does, step by step. What a step means is said here and by the readers of the machine; nobody else takes one
+//! What a worker does, step by step. What a step means is said here and by the readers of the machine; nothing else takes one
 //! apart.
 
 use super::{Note, Rule, Slots};
 use crate::bag::Coding;
 use crate::{Partition, Rank};
 
-/// What becomes of a slot that is sent.
+/// What a sender does with a slot that it has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// It leaves this worker.
@@ -14,7 +14,7 @@ pub enum After {
     Retain,
 }
 
-/// What becomes of a slot that is received.
+/// What a receiver does with a slot that it received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// It is added to what the worker holds there: held + received.
@@ -136,7 +136,7 @@ impl Step {
         }
     }
 
-    /// Whether it leaves no entry out, but for what it rounds, and names none that nobody brings.
+    /// Whether it leaves no entry out, but for what it rounds, and names none that no worker brings.
     pub(super) fn keeps_entries(&self, partition: &Partition, lanes: u32) -> bool {
         match self {
             Step::Keep { slots, rule, .. } => {

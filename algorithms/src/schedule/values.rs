@@ -75,7 +75,7 @@ impl<T: Element> Held<T> {
         Held::Bag(bag.into())
     }
 
-    /// What came of sparse entries, whichever form it has now.
+    /// A sum of sparse entries, whichever form it has now.
     fn of_sparse(bag: Bag<T>) -> Self {
         Held::Bag(Carried { switched: true, ..bag.into() })
     }
@@ -139,7 +139,7 @@ pub(super) struct Values<T: Element> {
     /// What stays of the dense block that is being received, if one is, and how many of its values have come.
     arriving: Dense<T>,
     came: usize,
-    /// To whom the arriving block is passed on piece by piece, ahead of the next exchange, and whether it is retained then.
+    /// Where the arriving block is passed on to piece by piece, ahead of the next exchange, and whether it is retained then.
     passing_on: Option<(Rank, After)>,
     /// What is to be sent.
     pub(super) outbox: Vec<Outgoing>,
@@ -177,7 +177,7 @@ impl<T: Element> Context<T> {
         self.program.schedule.lane
     }
 
-    /// The worker's own values at some positions of a block. Where somebody selects from what workers bring, their zeros are
+    /// The worker's own values at some positions of a block. Where a step selects from what workers bring, their zeros are
     /// no entries.
     fn contribution(&self, block: Block, range: Range<usize>) -> Result<Cow<'_, [T]>, DeviceError> {
         let own = self.own(block).part(range)?;

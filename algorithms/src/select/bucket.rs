@@ -51,7 +51,7 @@ pub(super) fn bucketed_with<T: Element>(
     }
 }
 
-/// A threshold that at least `k` of the values reach, and seldom many more; 0 if `k` is too large to tell.
+/// A threshold that at least `k` of the values reach, and rarely many more; 0 if `k` is too large to estimate it.
 ///
 /// Every column has its largest magnitude, and at least `k` entries reach the `k`-th largest of those.
 #[inline(always)]

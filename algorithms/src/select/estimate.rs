@@ -2,9 +2,9 @@
 
 use crate::Element;
 
-/// One entry of so many is sampled, as long as that is within [`SAMPLES`].
+/// One entry of this many is sampled, as long as that is within [`SAMPLES`].
 const SPACING: usize = 32;
-/// Entries sampled: so many that they tell something, so few that what they cost, one access to memory each, stays small.
+/// Entries sampled: enough for an estimate, and few, since each costs one access to memory.
 const SAMPLES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 15;
 
 /// A threshold that at least `k` of the entries reach by all likelihood, and not many more: read off a sample of at
@@ -75,7 +75,7 @@ const AIM: f64 = 2.0;
 ///
 /// Between the two thresholds the count is taken as a power of the magnitude. That matters once residuals have built up:
 /// entries cluster just below what is sent, and a fixed share of `smallest` would let many times `k` pass. The result is
-/// between 0.5 and 0.98 of `smallest`; 0.8 of it where this step tells nothing (no more than `k` reached it).
+/// between 0.5 and 0.98 of `smallest`; 0.8 of it where this step gives no estimate (no more than `k` reached it).
 pub fn predict_threshold<T: Element>(threshold: T, reached: usize, smallest: T, k: usize) -> T {
     let surplus = (reached as f64 / k as f64).ln();
     let span = (smallest.to_f64() / threshold.to_f64()).ln();

@@ -96,7 +96,7 @@ pub(super) fn top_k_dense_with<T: Element>(simd: Simd, values: &[T], k: usize) -
 /// Entries among which the `k` of largest magnitude are, indices ascending, and a magnitude: all that are larger are among
 /// them, and of those that are equal to it the first, at least as many as belong to the `k` largest.
 ///
-/// One scan finds them where a sample tells the threshold. Where it does not, because many magnitudes are equal or because
+/// One scan finds them where a sample gives the threshold. Where it does not, because many magnitudes are equal or because
 /// the sample misses what is large, a few more passes do, whatever the values are.
 pub(crate) fn candidates<T: Element>(values: &[T], k: usize) -> (Entries<T>, T) {
     candidates_with(Simd::current(), values, k)

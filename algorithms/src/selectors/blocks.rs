@@ -1,5 +1,5 @@
-//! The largest entries of each of so many blocks of equal lengths, whatever layers they belong to: k/B of each, rounded,
-//! and at least one. A layer-wise selection for gradients whose layers nobody knows.
+//! The largest entries of each of this many blocks of equal lengths, whatever layers they belong to: k/B of each, rounded,
+//! and at least one. A layer-wise selection for gradients whose layers are not known.
 //!
 //! Exact in every block; the count is fixed and differs from k by the rounding.
 

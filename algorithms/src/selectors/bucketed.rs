@@ -1,4 +1,4 @@
-//! The largest of every so many consecutive entries, in one pass over memory (Renggli et al.: SparCML, 2019, §6.1: 2 to 16
+//! The largest of each run of this many consecutive entries, in one pass over memory (Renggli et al.: SparCML, 2019, §6.1: 2 to 16
 //! of every 512): bucket·k/n of them, rounded, and at least one.
 //!
 //! Exact in every bucket; the count is fixed and differs from k by the rounding. The last bucket may be shorter, and has its

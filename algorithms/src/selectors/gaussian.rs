@@ -2,7 +2,7 @@
 //! Distributed Deep Learning, 2019, Algorithm 1): μ + σ·z, where z leaves k/2n above it on either side. Where the count then
 //! is below 2k/3 or above 4k/3, the threshold is halved, or taken one and a half times, three times at most.
 //!
-//! No promise about the count. Gradients have heavier tails than that, so the first guess often is too high or too low by far.
+//! No promise about the count. Gradients have heavier tails than that, so the first guess is often far too high or too low.
 //! Where the last guess is above all entries, the largest are chosen, or of equal magnitudes nothing ever would be.
 
 use std::f64::consts::{FRAC_1_SQRT_2, TAU};

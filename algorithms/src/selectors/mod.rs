@@ -46,9 +46,9 @@ pub enum Selector {
     Top,
     /// The largest of each layer.
     Layers,
-    /// The largest of each of so many blocks of equal lengths.
+    /// The largest of each of this many blocks of equal lengths.
     Blocks(u32),
-    /// The largest of every so many consecutive entries.
+    /// The largest of each run of this many consecutive entries.
     Bucketed(u32),
     /// k drawn at random, by each worker for itself.
     Random,
@@ -105,9 +105,9 @@ pub enum SelectorError {
 
 crate::sentence::debug_as_sentence!(SelectorError);
 
-/// Entries of a bucket where nobody says how many (SparCML, §6).
+/// Entries of a bucket where no number is given (SparCML, §6).
 const BUCKET: u32 = 512;
-/// Blocks where nobody says how many.
+/// Blocks where no number is given.
 const BLOCKS: u32 = 16;
 
 impl Selector {
@@ -279,7 +279,7 @@ impl Selection {
         }
     }
 
-    /// Learns from a step in which so many entries were chosen.
+    /// Learns from a step in which this many entries were chosen.
     pub fn learn(&self, memory: &mut [f64], chosen: usize) {
         if let Selector::Sidco(_) = self.selector {
             sidco::learn(memory, chosen, self.k, self.layers.entries());
@@ -287,7 +287,7 @@ impl Selection {
     }
 
     /// Chooses from a gradient of n values, none of them NaN or infinite. `candidates` are the entries that were collected
-    /// on the way, if any were; `seed` is another one in each step, and read only where chance decides.
+    /// on the way, if any were; `seed` is another one in each step, and read only by random selectors.
     pub fn choose<T: Element>(
         &self,
         values: &[T],

@@ -1,4 +1,4 @@
-//! Asynchronous parallel (Dean et al., NIPS 2012; Agarwal and Duchi, NIPS 2011; OSP, §2.1.2): nobody waits for anybody.
+//! Asynchronous parallel (Dean et al., NIPS 2012; Agarwal and Duchi, NIPS 2011; OSP, §2.1.2): no worker waits for another.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ impl Synchrony for Asp {
     }
 
     fn summary(&self) -> &'static str {
-        "asynchronous: every push is applied by itself, at once, and nobody waits for anybody (Dean et al., 2012)"
+        "asynchronous: every push is applied by itself, at once, and no worker waits for another (Dean et al., 2012)"
     }
 
     fn guarantee(&self) -> &'static str {

@@ -48,7 +48,7 @@ impl Barrier {
         Self { clocks: Clocks::new(first, two_stages), pushed: BTreeMap::new() }
     }
 
-    /// Whether everybody who is left has pushed it.
+    /// Whether every worker that is left has pushed it.
     fn complete(&self, pushed: &BTreeSet<u32>) -> bool {
         self.clocks.ranks().all(|rank| pushed.contains(&rank))
     }

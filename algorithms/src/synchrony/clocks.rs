@@ -102,7 +102,7 @@ impl Clocks {
         self.present.is_empty()
     }
 
-    /// How many are left, or so many if those are more: among whom a sum is a mean.
+    /// How many are left, or this many if those are more: among whom a sum is a mean.
     pub(super) fn mean_of(&self, pushes: usize) -> u32 {
         self.present.len().max(pushes) as u32
     }
@@ -130,7 +130,7 @@ impl Clocks {
             .map(|(&rank, clock)| (rank, clock.next))
     }
 
-    /// Those who are more than so many steps behind one that waits, and do not wait themselves.
+    /// Those who are more than this many steps behind one that waits, and do not wait themselves.
     pub(super) fn behind(&self, bound: u64) -> Vec<u32> {
         let first = self.waiting().map(|(_, next)| next.saturating_sub(bound)).max().unwrap_or(0);
         let behind =

@@ -134,7 +134,7 @@ fn extra_steps(fast: Pace, (pushed, step): (Duration, Duration), most: u64) -> O
     if slow_step <= 0.0 || fast_step <= 0.0 {
         return Some(0);
     }
-    // After so many steps of the fast one the two have met as well as they will.
+    // After this many steps of the fast one the two have met as well as they will.
     (0..=most.min(EXAMINED)).min_by(|&a, &b| waiting(a).total_cmp(&waiting(b)))
 }
 

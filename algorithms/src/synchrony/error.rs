@@ -1,6 +1,6 @@
-//! A synchrony that cannot be, and a worker that does what it may not.
+//! An invalid synchrony, and calls that a worker may not make.
 
-/// A synchrony that cannot be.
+/// An invalid synchrony.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SynchronyError {
     /// No such synchrony.

@@ -7,7 +7,7 @@
 use super::bsp::Barrier;
 use super::{Policy, Sgd, Synchrony};
 
-/// So many local steps, then an exchange.
+/// This many local steps, then an exchange.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Local {
     /// The steps between two exchanges, H; at least 1.
@@ -38,7 +38,7 @@ impl Local {
         self.exchanges_before(step + 1) > self.exchanges_before(step)
     }
 
-    /// How many exchanges there are in so many steps from the beginning: the number by which policies know the next one.
+    /// How many exchanges there are in this many steps from the beginning: the number by which policies know the next one.
     pub fn exchanges_before(&self, steps: u64) -> u64 {
         let local = steps.saturating_sub(self.after);
         steps - local + local / self.steps.max(1)

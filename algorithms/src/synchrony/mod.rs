@@ -66,7 +66,7 @@ pub enum Event {
         /// The worker.
         worker: u32,
     },
-    /// A worker has ended, or has failed and the others go on without it. What it pushed before still counts; what comes of it
+    /// A worker has ended, or has failed and the others go on without it. What it pushed before still counts; its results
     /// afterwards does not.
     Left {
         /// The worker.
@@ -114,11 +114,11 @@ pub trait Policy: Debug + Send {
     /// is what it was before.
     fn handle(&mut self, event: Event, now: Duration) -> Result<Vec<Action>, PolicyError>;
 
-    /// For whom others wait at this moment, by rank, and who do not wait themselves; empty while nobody waits for anybody.
+    /// The workers that others wait for at this moment and that do not wait themselves, by rank; empty while no worker waits for another.
     fn awaited(&self) -> Vec<u32>;
 }
 
-/// A synchrony: which policy servers have, and how workers go about their steps.
+/// A synchrony: which policy servers have, and how workers take their steps.
 pub trait Synchrony: Debug + Send + Sync {
     /// As `--synchrony` takes it, options included: `ssp/3`.
     fn name(&self) -> String;

@@ -60,9 +60,9 @@ struct Turns {
     turn: u32,
     /// Whether that one has been granted it.
     granted: bool,
-    /// Who has asked, and is not granted yet; with the step.
+    /// Workers that have asked and are not granted yet, with the step.
     asked: BTreeMap<u32, u64>,
-    /// To whom a reply is under way.
+    /// The worker that a reply is under way to.
     replying: Option<u32>,
     /// Whose push has been applied while another reply is under way.
     reply: Option<u32>,

@@ -23,7 +23,7 @@ pub struct ShardPart {
 }
 
 impl Shards {
-    /// Cuts so many entries for so many servers.
+    /// Cuts this many entries for this many servers.
     ///
     /// # Errors
     /// More servers than entries, no servers, or shards too long for the indices of bags.

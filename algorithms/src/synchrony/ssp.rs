@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::clocks::Clocks;
 use super::{Action, Event, Policy, PolicyError, Stage, Synchrony};
 
-/// Nobody takes a step while another one has that step, less the bound, still before it.
+/// No worker takes a step while another one has that step, less the bound, still before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ssp {
     /// How many steps a worker may be ahead of the slowest; 0 is a barrier.
@@ -59,7 +59,7 @@ impl Buffer {
     }
 
     /// Answers these workers after everything in the buffer was applied: step by step, and within a step in the order of ranks,
-    /// so that what all pushed of one step is added up as a barrier does. Nothing happens where nobody is answered and somebody
+    /// so that what all pushed of one step is added up as a barrier does. Nothing happens where no worker is answered and one
     /// is left.
     pub(super) fn answer(&mut self, ready: Vec<u32>, clocks: &mut Clocks) -> Vec<Action> {
         if ready.is_empty() && !clocks.is_empty() {

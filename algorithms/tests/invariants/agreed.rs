@@ -72,7 +72,7 @@ fn nothing_builds_up() {
                 assert!(observed.iter().all(|o| o.proposed == observed[0].proposed), "{name}, P {workers}");
                 let selected: usize = observed.iter().map(|o| o.own.entries).sum();
                 match name {
-                    // Nobody looks at values.
+                    // Nothing here looks at values.
                     "random-k" => assert_eq!((selected, union.len()), (0, k), "{name}, P {workers}"),
                     "clt-k" => assert_eq!((selected, union.len()), (k, k), "{name}, P {workers}"),
                     _ => assert_eq!(selected, union.len(), "{name}, P {workers}"),
@@ -84,7 +84,7 @@ fn nothing_builds_up() {
     }
 }
 
-/// Worker t mod P proposes the k largest of its own accumulator in step t, and everybody's values there are delivered.
+/// Worker t mod P proposes the k largest of its own accumulator in step t, and every worker's values there are delivered.
 #[test]
 fn clt_k_takes_turns() {
     for workers in [1, 2, 3, 4, 6, 7] {
@@ -157,8 +157,8 @@ fn align() -> Step {
     Step::Align { slots: slots(0, 1), coding: Coding::Exact }
 }
 
-/// Rank 0 proposes, and rank 1 is told.
-fn told() -> [Vec<Step>; 2] {
+/// Rank 0 proposes, and sends the proposal to rank 1.
+fn sent() -> [Vec<Step>; 2] {
     [
         vec![propose(1, top(3)), exchange(vec![copy(1, lane(1))], vec![])],
         vec![exchange(vec![], vec![place(0, lane(1))])],
@@ -178,10 +178,10 @@ fn then(mut steps: [Vec<Step>; 2], zero: &[Step], one: &[Step]) -> [Vec<Step>; 2
 
 #[test]
 fn an_index_is_a_word_and_so_is_a_value() {
-    let proof = checked(then(told(), &[align(), swap(1)], &[align(), swap(0)])).unwrap();
+    let proof = checked(then(sent(), &[align(), swap(1)], &[align(), swap(0)])).unwrap();
     let cost = Cost { rounds: 2, messages: 2, words_received: 6, words_critical: 6 };
     assert_eq!(proof.cost, cost);
-    // What both draw alike is sent to nobody, and of two proposals the union is kept.
+    // What both draw alike is not sent, and of two proposals the union is kept.
     let drawn = |k: u32| propose(1, Rule::Random(vec![k].into()));
     let each = |steps: &[Step]| then([vec![], vec![]], steps, steps);
     let proof = checked(then(each(&[drawn(3), align()]), &[swap(1)], &[swap(0)])).unwrap();
@@ -201,15 +201,15 @@ fn a_reader_of_values_knows_their_indices() {
     };
     // Rank 1 kept nothing at the proposal, or not yet.
     does_not_know(then(
-        told(),
+        sent(),
         &[align(), exchange(vec![copy(1, slots(0, 1))], vec![])],
         &[exchange(vec![], vec![add(0, slots(0, 1))])],
     ));
-    // Each proposes, and tells nobody.
+    // Each proposes, and sends nothing.
     let own = [vec![propose(1, top(3))], vec![propose(1, top(3))]];
     does_not_know(then(own, &[align(), swap(1)], &[align(), swap(0)]));
     // Rank 1 has a proposal more.
-    let more = then(told(), &[], &[propose(2, top(1))]);
+    let more = then(sent(), &[], &[propose(2, top(1))]);
     does_not_know(then(more, &[align(), swap(1)], &[align(), swap(0)]));
     // They draw unequally many.
     let drawn = |k: u32| vec![propose(1, Rule::Random(vec![k].into())), align()];
@@ -227,7 +227,7 @@ fn proposals_have_no_values() {
     refused(alone(vec![propose(0, top(1))]), "lays a proposal where it already holds");
     refused(alone(vec![propose(1, top(1)), propose(1, top(1))]), "lays a proposal where it already holds");
     refused(alone(vec![propose(1, top(1)), keep(lane(1), 1, 1)]), "as if it had values");
-    // What came from somebody else is not its own accumulator any more.
+    // What came from another worker is not its own accumulator any more.
     let swapped = [vec![swap(1), propose(1, top(1))], vec![swap(0)]];
     refused(swapped, "what is no longer its own accumulator");
     let kept = vec![propose(1, top(1)), keep(slots(0, 1), 2, 1), align()];
@@ -240,7 +240,7 @@ fn proposals_have_no_values() {
     ];
     refused(added, "adds to a proposal");
     // One worker keeps everything, and the other what was proposed: they end with different sums.
-    let half = then(told(), &[align()], &[]);
+    let half = then(sent(), &[align()], &[]);
     assert!(
         checked(then(
             half,
@@ -255,7 +255,7 @@ fn proposals_have_no_values() {
 #[test]
 fn sums_of_values_travel_as_values() {
     let words = |after: &[Step]| {
-        let mut steps = then(told(), &[align()], &[align()]);
+        let mut steps = then(sent(), &[align()], &[align()]);
         steps[0].push(exchange(vec![], vec![add(1, slots(0, 1))]));
         steps[1].push(exchange(vec![by_hand::give(0, slots(0, 1))], vec![]));
         steps[0].extend_from_slice(after);

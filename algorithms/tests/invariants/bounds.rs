@@ -97,7 +97,7 @@ impl Witness {
     }
 }
 
-/// Lock step, with a witness at every worker. The same step of the team's shadow tells what will be proposed.
+/// Lock step, with a witness at every worker. The same step of the team's shadow shows what will be proposed.
 fn run_with_witnesses(team: &mut Team, shadow: &mut Team, gradients: &[Vec<f32>]) {
     let runs = gradients.iter().enumerate().map(|(w, gradient)| shadow.begin(w, gradient, usize::MAX));
     let step = lockstep(runs.collect()).unwrap();
@@ -118,10 +118,10 @@ fn run_with_witnesses(team: &mut Team, shadow: &mut Team, gradients: &[Vec<f32>]
                     let places = slots.places(schedule.partition.blocks(), schedule.lanes);
                     places.map(|place| place.block).collect::<Vec<Block>>()
                 };
-                let told = |(slots, receipt): (Slots, &Receipt)| {
+                let expected = |(slots, receipt): (Slots, &Receipt)| {
                     (receipt.expected.clone(), blocks(slots), receipt.notes.iter().sum())
                 };
-                slots.into_iter().zip(&facts.receipts).map(told).collect::<Vec<_>>()
+                slots.into_iter().zip(&facts.receipts).map(expected).collect::<Vec<_>>()
             });
             Witness { receives: receives.collect(), proposed: proposed.clone(), reading: None }
         })
@@ -189,7 +189,7 @@ proptest! {
         }
     }
 
-    /// What a block takes is bounded by its length, and where it may have so many entries, a longer one takes no less.
+    /// What a block takes is bounded by its length, and where it may have this many entries, a longer one takes no less.
     #[test]
     fn a_longer_block_takes_no_less(most in 0u32..3000, len in 0u32..6000, longer in 0u32..6000) {
         fn holds<T: Element>(most: u32, len: u32, longer: u32) -> Result<(), TestCaseError> {
@@ -313,7 +313,7 @@ fn encoded(method: Method, workers: usize, n: usize) -> Vec<f64> {
     encoded
 }
 
-/// In Bruck's all-gather everybody passes on what came: each worker encodes its own block alone, whatever P is. SparDL
+/// In Bruck's all-gather every worker passes on what came: each worker encodes its own block alone, whatever P is. SparDL
 /// encodes each of the other blocks once before that. So does CLT-k, whose first leader, rank 0, encodes its proposal as well;
 /// a worker that passes that on does not.
 #[test]

@@ -5,7 +5,7 @@ use gleaner_algorithms::collectives::{Collective, MethodError, Number, Shape, St
 use gleaner_algorithms::schedule::{After, How, Memory, Receive, Rule, Schedule, Send, Slots, Step};
 use gleaner_algorithms::{Method, Partition, Rank};
 
-/// One schedule for each list of steps, on a gradient of n entries in so many blocks.
+/// One schedule for each list of steps, on a gradient of n entries in this many blocks.
 pub fn schedules(n: usize, blocks: usize, steps: Vec<Vec<Step>>) -> Vec<Schedule> {
     let partition = Partition::even(n, blocks);
     let workers = steps.len() as u32;

@@ -7,7 +7,7 @@ use gleaner_algorithms::{Allotment, Block, Partition, Rank, SparsityError};
 
 use super::by_hand::{self, add, copy, exchange, give, keep, place, schedules, slots, swap};
 
-/// Why the checker refuses: 8 entries, in so many blocks.
+/// Why the checker refuses: 8 entries, in this many blocks.
 fn refused(blocks: usize, steps: Vec<Vec<Step>>) -> CheckError {
     check(schedules(8, blocks, steps)).unwrap_err()
 }
@@ -109,10 +109,10 @@ fn two_that_wait_for_each_other() {
     let waits = |peer| vec![receive(add(peer, all)), send(copy(peer, all))];
     let deadlock = |rank, step, from| CheckError::Deadlock { rank: Rank(rank), step, from: Rank(from) };
     assert_eq!(refused(1, vec![waits(1), waits(0)]), deadlock(0, 0, 1));
-    // A ring of three, and one that waits for somebody who is done.
+    // A ring of three, and one that waits for a worker that is done.
     assert_eq!(refused(1, vec![waits(1), waits(2), waits(0)]), deadlock(0, 0, 1));
     assert_eq!(refused(1, vec![vec![], vec![receive(add(0, all))]]), deadlock(1, 0, 0));
-    // Nobody finishes a step before rank 0 has what the others sent in theirs: that is no deadlock.
+    // No worker finishes a step before rank 0 has what the others sent in theirs: that is no deadlock.
     let asks = |rank| vec![exchange(vec![give(0, all)], vec![place(rank, all)])];
     let serves = vec![
         exchange(vec![], vec![add(1, all), add(2, all)]),
@@ -125,7 +125,7 @@ fn two_that_wait_for_each_other() {
 }
 
 #[test]
-fn a_message_that_nobody_takes() {
+fn a_message_that_no_worker_receives() {
     let all = slots(0, 1);
     let steps = vec![vec![swap(1), send(copy(1, all))], vec![swap(0)]];
     assert_eq!(refused(1, steps), CheckError::Unreceived { from: Rank(0), to: Rank(1), slots: all });
@@ -141,7 +141,7 @@ fn a_contribution_that_is_missing_or_counted_twice() {
         vec![receive(add(1, all))],
     ];
     assert!(matches!(refused(1, missing), CheckError::Differs { .. }));
-    // Nobody exchanges anything in block 1.
+    // No worker exchanges anything in block 1.
     let half = |peer| vec![exchange(vec![copy(peer, slots(0, 1))], vec![add(peer, slots(0, 1))])];
     let differs = CheckError::Differs { rank: Rank(1), block: Block(1) };
     assert_eq!(refused(2, vec![half(1), half(0)]), differs);
@@ -150,7 +150,7 @@ fn a_contribution_that_is_missing_or_counted_twice() {
     let counted = |rank, times| CheckError::Counted { rank: Rank(rank), block: Block(0), times };
     let error = refused(1, vec![twice(1), twice(0)]);
     assert!(error == counted(0, 2) || error == counted(1, 2), "{error}");
-    // Rank 1's own is given away for good: all end with the same, and it is rank 0's alone.
+    // Rank 1's own is lost: all end with the same, and it is rank 0's alone.
     let three = vec![
         vec![receive(add(1, all)), exchange(vec![copy(1, all), copy(2, all)], vec![])],
         vec![send(give(0, all)), receive(place(0, all))],
@@ -187,19 +187,19 @@ fn sums_in_another_order() {
     assert_eq!(refused(1, two), differs);
 }
 
-/// What a worker selected cannot vanish: it stays, or it is received, and then it is part of what somebody ends with.
+/// What a worker selected cannot vanish: it stays, or it is received, and then it is part of what some worker ends with.
 /// So every attempt fails for another reason.
 #[test]
 fn what_is_kept_goes_somewhere() {
     let all = slots(0, 1);
     let select = || keep(all, 2, 1);
-    // Sent to where nobody takes it.
+    // Sent to where no step receives it.
     let thrown = vec![vec![select(), send(give(1, all)), receive(place(1, all))], vec![send(copy(0, all))]];
     assert!(matches!(refused(1, thrown), CheckError::Unreceived { .. }));
     // Kept by a copy of what the sum is made of, while the sum goes on without it.
     let beside = vec![vec![swap(1), select()], vec![swap(0), send(copy(0, all))]];
     assert!(matches!(refused(1, beside), CheckError::Unreceived { .. }));
-    // Added to what somebody else ends with.
+    // Added to what another worker ends with.
     let added = vec![
         vec![exchange(vec![copy(1, all)], vec![]), select(), send(give(1, all)), receive(place(1, all))],
         vec![receive(add(0, all)), exchange(vec![copy(0, all)], vec![add(0, all)])],

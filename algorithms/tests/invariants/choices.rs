@@ -133,7 +133,7 @@ proptest! {
 
         prop_assert_eq!(choose(Selector::Threshold(0.1), &[]).0, reaching(&values, 0.1));
 
-        // By its promise: the largest entries, k at most; all that a sample of everything can tell.
+        // By its promise: the largest entries, k at most; all that a sample of everything can give.
         let (sampled, threshold) = choose(Selector::Sampled, &[]);
         prop_assert!(sampled.len() <= k);
         prop_assert_eq!(&sampled, &largest(&values, sampled.len()));

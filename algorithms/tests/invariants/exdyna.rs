@@ -97,7 +97,7 @@ impl Paper {
     }
 }
 
-/// Worker w selects in partition (t + w) mod P what reaches δ, and everybody's values at the union are summed up.
+/// Worker w selects in partition (t + w) mod P what reaches δ, and every worker's values at the union are summed up.
 #[test]
 fn printed_is_what_is_printed() {
     for workers in [1usize, 2, 3, 4, 6] {

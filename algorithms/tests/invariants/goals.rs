@@ -27,7 +27,7 @@ fn owners(workers: u32) -> Vec<Rank> {
     (0..workers).map(Rank).collect()
 }
 
-/// Everybody sends each other one its block and adds up its own.
+/// Every worker sends each other one its block and adds up its own.
 fn scatter(workers: u32) -> Vec<Schedule> {
     let others = |w: u32| (1..workers).map(move |d| (w + d) % workers);
     let steps = |w: u32| {
@@ -67,7 +67,7 @@ fn an_all_gather() {
     let all = || schedules(12, workers as usize, (0..workers).map(steps).collect());
     let goal = Goal::all_gather(owners(workers));
     assert_eq!(run(&goal, all()).unwrap(), vec![[1.0, 2.0, 4.0, 8.0].map(Some).to_vec(); 4]);
-    // A block that goes to one rank less; one that nobody brings.
+    // A block that goes to one rank less; one that no worker brings.
     let mut less = all();
     let Step::Exchange { sends, .. } = &mut less[1].steps[0] else { panic!("an exchange") };
     sends.pop();

@@ -36,7 +36,7 @@ pub fn spardl(teams: usize, sag: Sag) -> Method {
     Method::of(SparDl { teams: teams as u32, sag })
 }
 
-/// All methods for so many workers, with every combination of their options: teams and how they come together, a selector,
+/// All methods for this many workers, with every combination of their options: teams and how they come together, a selector,
 /// which is another one for each, and how values are encoded. Each method with each selector is a test of its own; which
 /// residuals are collected, and by what they are reduced, is for the tests to run through.
 pub fn variants(workers: usize) -> Vec<Method> {
@@ -73,7 +73,7 @@ pub fn dense_methods() -> impl Iterator<Item = Method> {
     methods().filter(|m| !m.collective().is_sparse())
 }
 
-/// So many random cases, the same ones in every run unless the environment says otherwise.
+/// This many random cases, the same ones in every run unless the environment says otherwise.
 pub fn cases(cases: u32) -> Config {
     let default = Config::default();
     let number = |name| std::env::var(name).ok().and_then(|v| v.parse().ok());

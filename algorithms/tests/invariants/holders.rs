@@ -13,7 +13,7 @@ fn r_sag(k: u32) -> Vec<Vec<Step>> {
     (0..4).map(|w: u32| vec![swap(w ^ 1), select(), swap(w ^ 2), select()]).collect()
 }
 
-/// Everybody gives everything to rank 0, which adds, selects, and sends the sum back: a server.
+/// Every worker sends everything to rank 0, which adds, selects, and sends the sum back: a server.
 fn server(workers: u32, k: u32, selects_first: bool) -> Vec<Vec<Step>> {
     let all = slots(0, 1);
     let others = || 1..workers;
@@ -71,7 +71,7 @@ fn shares_are_exact() {
         }
     }
     // Entry 0 wins everywhere. Entry 1 is selected by ranks 2 and 3 alone: ranks 0 and 1 discard 4 + 4 there, half each.
-    // Then all discard entry 2 from 9 + 9 with the same sum in everybody's hands, one quarter each.
+    // Then all discard entry 2 from 9 + 9 with the same sum on every worker, one quarter each.
     let mut team = Team::checked(schedules(4, 1, r_sag(2)), COLLECTIONS[0]).unwrap();
     let lower = vec![16.0, 4.0, 9.0, 0.0];
     let upper = vec![16.0, 20.0, 9.0, 0.0];
@@ -114,7 +114,7 @@ fn r_sag_obeys_the_invariants() {
     }
 }
 
-/// Workers that never select, beside one that does: what it drops must come back to somebody.
+/// Workers that never select, beside one that does: what it drops must come back to some worker.
 #[test]
 fn a_server_obeys_the_invariants() {
     for workers in [2, 3, 5] {

@@ -90,7 +90,7 @@ fn gtopk_is_the_published_tree() {
     }
 }
 
-/// TopkA, TopkDSA and SparCML's three deliver the sum of everybody's k largest, whatever P is.
+/// TopkA, TopkDSA and SparCML's three deliver the sum of every worker's k largest, whatever P is.
 #[test]
 fn nothing_is_selected_from_the_sum_where_the_papers_do_not() {
     let names =

@@ -79,7 +79,7 @@ fn other_slots(slots: Slots, blocks: u32) -> Vec<Slots> {
     firsts.chain(counts).chain(lanes.map(|lanes| Slots { lanes, ..slots })).collect()
 }
 
-/// Every version of an exchange with a single edge or slot, or what becomes of it, changed; and of what chooses nothing with
+/// Every version of an exchange with a single edge or slot, or what is done with it, changed; and of what chooses nothing with
 /// other slots.
 fn other_exchanges(step: &Step, workers: u32, blocks: u32) -> Vec<Step> {
     let elsewhere = |slots, with: &dyn Fn(Slots) -> Step| {
@@ -127,7 +127,7 @@ fn other_exchanges(step: &Step, workers: u32, blocks: u32) -> Vec<Step> {
     steps
 }
 
-/// Every version of a note that tells something else.
+/// Every version of a note with another content.
 fn other_notes(step: &Step, blocks: u32) -> Vec<Step> {
     let &Step::Annotate { slots, note } = step else { return Vec::new() };
     let others = match note {
@@ -300,7 +300,7 @@ fn wrong_edges_and_slots_are_refused_or_change_no_bit() {
     }
 }
 
-/// What one worker tells otherwise than the others is refused. What all tell otherwise, they learn alike.
+/// A note that one worker sends otherwise than the others is refused. One that all send otherwise, they learn alike.
 #[test]
 fn other_notes_are_refused() {
     let (mut alone, mut of_all) = (0, 0);
@@ -333,7 +333,7 @@ fn other_selections_are_refused_or_obey_the_invariants() {
     for (name, tally) in judge_all("selections", |schedule| with_each(schedule, other_selections)) {
         let sparse = !dense_methods().any(|m| m.collective().name() == name);
         assert_eq!(tally.refused > 0, sparse, "{name}: selects if and only if it is sparse");
-        // What all draw alike nobody can change alone.
+        // What all draw alike one worker cannot change alone.
         let alone = sparse && name != "random-k";
         assert_eq!(tally.other > 0, alone, "{name}: a worker selects for itself, or for all");
     }

@@ -56,7 +56,7 @@ fn predictions_are_carried() {
 /// An entry of a gradient, of the step, its index, the number of entries and a random number.
 type Entry = fn(usize, usize, usize, f32) -> f32;
 
-/// Streams in which the step before tells nothing, or the wrong thing.
+/// Streams in which the step before predicts nothing, or the wrong thing.
 const HOSTILE: [(&str, Entry); 8] = [
     ("grows a thousandfold in each step", |step, _, _, random| random * 1e-20 * 1e3f32.powi(step as i32)),
     ("shrinks a thousandfold in each step", |step, _, _, random| random * 1e20 * 1e-3f32.powi(step as i32)),

@@ -1,5 +1,5 @@
 //! Selections put anywhere into any method: refused, or both invariants hold. This is how a dense ring becomes a sparse one, and
-//! recursive doubling becomes gTopk, so it tells what a method that is not written yet may rely on.
+//! recursive doubling becomes gTopk, so it tests what a method that is not written yet may rely on.
 
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::schedule::{Rule, Schedule, Slots, Step};

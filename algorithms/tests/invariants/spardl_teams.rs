@@ -140,7 +140,7 @@ fn bsag_controls_h_by_algorithm_2() {
     }
 }
 
-/// Every entry has one large value among zeros or small ones, all of them multiples of a unit: bfloat16 tells all of them
+/// Every entry has one large value among zeros or small ones, all of them multiples of a unit: bfloat16 distinguishes all of them
 /// exactly and their sums not always.
 fn large_and_small(workers: usize, n: usize, unit: f32, random: &mut Random) -> Vec<Vec<f32>> {
     let mut gradients = vec![vec![0.0; n]; workers];

@@ -120,7 +120,7 @@ fn nothing_is_below_sparcmls_lower_bounds() {
     }
 }
 
-/// "TopkDSA": (P + 2 log P) α + [4k(P − 1)/P, (2k + n)(P − 1)/P] β. Ours tells no lengths ahead: P − 1 + log P.
+/// "TopkDSA": (P + 2 log P) α + [4k(P − 1)/P, (2k + n)(P − 1)/P] β. Ours sends no lengths ahead: P − 1 + log P.
 #[test]
 fn topkdsa() {
     for (p, log) in powers() {

@@ -60,7 +60,7 @@ fn truncated(gradients: &[Vec<f32>], k: usize, levels: f64) -> Vec<f64> {
     sums
 }
 
-/// How far the mean of so many independent numbers of this variance and range may lie from their expectation: the empirical
+/// How far the mean of this many independent numbers of this variance and range may lie from their expectation: the empirical
 /// Bernstein bound (Audibert, Munos, Szepesvári, 2009, theorem 1), which holds for every distribution and every count.
 fn bernstein(count: f64, variance: f64, range: f64) -> f64 {
     let log = (3.0 / ERROR_RATE).ln();
@@ -93,12 +93,12 @@ fn what_a_quantised_all_reduce_delivers_is_right_on_average() {
             // Rounding moves a value within one level. Besides the selections, sums are rounded in two stages at most.
             let levels = f64::from((1u32 << (coding.bits() - 1)) - 1);
             let truncated = truncated(&gradients, k, levels);
-            let mut tells = 0;
+            let mut differ = 0;
             for i in 0..n {
                 let mean = sums[i] / count;
                 let variance = (squares[i] / count - mean * mean).max(0.0);
                 let bound = bernstein(count, variance, 3.0 * most / levels);
-                tells += usize::from((truncated[i] - expected[i]).abs() > 2.0 * bound);
+                differ += usize::from((truncated[i] - expected[i]).abs() > 2.0 * bound);
                 assert!(
                     (mean - expected[i]).abs() <= bound,
                     "{method}, entry {i}: {} is selected, {mean} is delivered on average, which may differ by {bound}",
@@ -106,12 +106,12 @@ fn what_a_quantised_all_reduce_delivers_is_right_on_average() {
                 );
             }
             // Rounding towards zero would be found out.
-            assert!(tells > 0, "{method} may truncate");
+            assert!(differ > 0, "{method} may truncate");
         }
     }
 }
 
-/// How often two roundings of the same values gave the same, in each of so many parts.
+/// How often two roundings of the same values gave the same, in each of this many parts.
 fn alike(a: &[f32], b: &[f32], parts: usize) -> Vec<f64> {
     let part = a.len() / parts;
     let share = |(a, b): (&[f32], &[f32])| {

@@ -11,7 +11,7 @@ use super::inputs::{Random, entries, pattern};
 proptest! {
     #![proptest_config(cases(12))]
 
-    /// Every law holds in all steps. In a whole one the update is the sum of what waited and what came, in 64 bits within
+    /// Every invariant holds in all steps. In a whole one the update is the sum of what waited and what came, in 64 bits within
     /// rounding, and all residuals are zero after it.
     #[test]
     fn a_whole_step_leaves_nothing(

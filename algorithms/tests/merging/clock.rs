@@ -21,6 +21,6 @@ impl Clock {
 
 /// What Linux says that this thread has had.
 fn had() -> Option<Duration> {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    told.split(' ').next()?.parse().ok().map(Duration::from_nanos)
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }

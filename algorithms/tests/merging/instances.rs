@@ -1,13 +1,13 @@
-//! Passes and costs by chance, from a seed that is printed where something fails.
+//! Random passes and costs, from a seed that is printed where something fails.
 
 use gleaner_algorithms::merging::{Affine, Costs, GroupCost, Layer, Line, MergingError, Pass, Published};
 use gleaner_statistics::random::Generator;
 
 /// Numbers from a seed.
 #[derive(Clone, Copy)]
-pub struct Chance(Generator);
+pub struct Random(Generator);
 
-impl Chance {
+impl Random {
     pub fn new(seed: u64) -> Self {
         Self(Generator::seeded(seed))
     }
@@ -65,32 +65,32 @@ impl Costs for Jumps {
     }
 }
 
-/// A pass of so many layers, and costs of a family. The exchange of all layers takes from a tenth of the backward pass to
+/// A pass of this many layers, and costs of a family. The exchange of all layers takes from a tenth of the backward pass to
 /// ten times as long, half of the layers are small, and start-ups are from a thousandth of the backward pass to all of it.
 pub fn instance(
-    chance: &mut Chance,
+    random: &mut Random,
     layers: usize,
     family: Family,
 ) -> Result<(Pass, Box<dyn Costs>), MergingError> {
     let whole = family == Family::Whole;
-    let layer = |chance: &mut Chance| {
-        let most = if chance.below(2) == 0 { 1e3 } else { 1e7 };
-        let (backward, entries) = (chance.between(1e-4, 1e-1), chance.between(1.0, most) as usize);
+    let layer = |random: &mut Random| {
+        let most = if random.below(2) == 0 { 1e3 } else { 1e7 };
+        let (backward, entries) = (random.between(1e-4, 1e-1), random.between(1.0, most) as usize);
         match whole {
             // Whole milliseconds, a few of them none, and whole entries.
-            true => Layer { backward: (chance.below(20) as f64).floor(), entries: 1 + chance.below(30) },
+            true => Layer { backward: (random.below(20) as f64).floor(), entries: 1 + random.below(30) },
             false => Layer { backward, entries: entries.max(1) },
         }
     };
-    let forward = if whole { chance.below(10) as f64 } else { chance.between(1e-3, 1.0) };
-    let pass = Pass::new(forward, (0..layers).map(|_| layer(chance)).collect())?;
+    let forward = if whole { random.below(10) as f64 } else { random.between(1e-3, 1.0) };
+    let pass = Pass::new(forward, (0..layers).map(|_| layer(random)).collect())?;
     let entries: usize = pass.layers().iter().map(|layer| layer.entries).sum();
     let (backward, d) = (pass.backward(), entries as f64);
     let mut line = |low: f64, high: f64| match whole {
-        true => Line { fixed: chance.below(12) as f64, per_entry: chance.below(3) as f64 },
+        true => Line { fixed: random.below(12) as f64, per_entry: random.below(3) as f64 },
         false => Line {
-            fixed: backward * chance.between(1e-3, 1.0),
-            per_entry: backward * chance.between(low, high) / d,
+            fixed: backward * random.between(1e-3, 1.0),
+            per_entry: backward * random.between(low, high) / d,
         },
     };
     let (mut select, exchange) = (line(0.01, 1.0), line(0.1, 10.0));

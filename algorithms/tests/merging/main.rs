@@ -13,7 +13,7 @@ use gleaner_algorithms::forecast::{Model, Network, Speed};
 use gleaner_algorithms::merging::{
     Costs, Grouping, MODELS, Optimal, Pass, Placement, Predicted, Problem, STRATEGIES, evaluate,
 };
-use instances::{Chance, FAMILIES, Family, instance};
+use instances::{FAMILIES, Family, Random, instance};
 
 const SEED: u64 = 18;
 
@@ -56,14 +56,14 @@ fn printed(pass: &Pass, costs: &dyn Costs, place: Placement, bits: usize) -> f64
 /// last bit by the evaluator, and within rounding (10⁻¹², as sums are taken in another order) by the paper's equations.
 #[test]
 fn merging_optimal_is_the_minimum() {
-    let mut chance = Chance::new(SEED);
+    let mut random = Random::new(SEED);
     let mut compared = 0;
     for round in 0..4000 {
-        let (family, seed) = (FAMILIES[round % FAMILIES.len()], chance.next());
-        let mut chance = Chance::new(seed);
+        let (family, seed) = (FAMILIES[round % FAMILIES.len()], random.next());
+        let mut random = Random::new(seed);
         // Few large ones: they take long.
-        let layers = if round % 100 < 5 { 11 + chance.below(4) } else { 1 + chance.below(10) };
-        let (pass, costs) = instance(&mut chance, layers, family).unwrap();
+        let layers = if round % 100 < 5 { 11 + random.below(4) } else { 1 + random.below(10) };
+        let (pass, costs) = instance(&mut random, layers, family).unwrap();
         for place in PLACES {
             let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
             let solution = Optimal::solve(&problem).unwrap();
@@ -73,10 +73,10 @@ fn merging_optimal_is_the_minimum() {
                 least_printed = least_printed.min(printed(&pass, costs.as_ref(), place, bits));
                 compared += 1;
             }
-            let told = format!("seed {seed}, {layers} layers, {family:?}, {place:?}: {solution:?}");
-            assert_eq!(solution.iteration, least, "{told}");
-            assert_eq!(evaluate(&problem, &solution.grouping).unwrap().iteration, least, "{told}");
-            assert!((solution.iteration - least_printed).abs() <= 1e-12 * least, "{told}: {least_printed}");
+            let case = format!("seed {seed}, {layers} layers, {family:?}, {place:?}: {solution:?}");
+            assert_eq!(solution.iteration, least, "{case}");
+            assert_eq!(evaluate(&problem, &solution.grouping).unwrap().iteration, least, "{case}");
+            assert!((solution.iteration - least_printed).abs() <= 1e-12 * least, "{case}: {least_printed}");
         }
     }
     assert!(compared > 1_000_000, "{compared} groupings");
@@ -85,23 +85,23 @@ fn merging_optimal_is_the_minimum() {
 /// On the evaluator no strategy is better than the optimum, and every time is made of its parts.
 #[test]
 fn merging_strategies_are_never_better() {
-    let mut chance = Chance::new(SEED + 1);
+    let mut random = Random::new(SEED + 1);
     let mut worse = 0;
     for round in 0..3000 {
-        let (family, seed) = (FAMILIES[round % FAMILIES.len()], chance.next());
-        let mut chance = Chance::new(seed);
-        let layers = 1 + chance.below(60);
-        let (pass, costs) = instance(&mut chance, layers, family).unwrap();
+        let (family, seed) = (FAMILIES[round % FAMILIES.len()], random.next());
+        let mut random = Random::new(seed);
+        let layers = 1 + random.below(60);
+        let (pass, costs) = instance(&mut random, layers, family).unwrap();
         for place in PLACES {
             let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
             let least = Optimal::solve(&problem).unwrap().iteration;
             for strategy in STRATEGIES.iter().map(|strategy| strategy()) {
                 let timeline = evaluate(&problem, &strategy.group(&problem).unwrap()).unwrap();
-                let told =
+                let case =
                     format!("seed {seed}, {layers} layers, {family:?}, {place:?}, {}", strategy.name());
-                assert!(timeline.iteration >= least, "{told}: {} and {least}", timeline.iteration);
+                assert!(timeline.iteration >= least, "{case}: {} and {least}", timeline.iteration);
                 let parts = pass.forward() + pass.backward() + timeline.selecting + timeline.non_overlapped;
-                assert!((timeline.iteration - parts).abs() <= 1e-12 * parts, "{told}");
+                assert!((timeline.iteration - parts).abs() <= 1e-12 * parts, "{case}");
                 worse += usize::from(timeline.iteration > least);
             }
             // Nor is any grouping that has one cut more, or one less, than the optimum's.
@@ -117,7 +117,7 @@ fn merging_strategies_are_never_better() {
     assert!(worse > 1000, "the others are no optimum: {worse}");
 }
 
-/// The pairs of times that no other grouping of the first so many layers is no later than in both, with nothing left out: sorted, for each
+/// The pairs of times that no other grouping of the first n layers is no later than in both, with nothing left out: sorted, for each
 /// number of layers from one on.
 fn complete(pass: &Pass, costs: &dyn Costs, place: Placement) -> Vec<Vec<(f64, f64)>> {
     let layers = pass.layers();
@@ -155,13 +155,13 @@ fn complete(pass: &Pass, costs: &dyn Costs, place: Placement) -> Vec<Vec<(f64, f
 /// little more. In whole numbers nothing is rounded, so both hold as they stand. The optimum leaves points out, and adds none.
 #[test]
 fn merging_frontiers_are_small() {
-    let mut chance = Chance::new(SEED + 2);
+    let mut random = Random::new(SEED + 2);
     let mut largest = [0; 2];
     for _ in 0..150 {
-        let seed = chance.next();
-        let mut chance = Chance::new(seed);
-        let layers = 1 + chance.below(60);
-        let (pass, costs) = instance(&mut chance, layers, Family::Whole).unwrap();
+        let seed = random.next();
+        let mut random = Random::new(seed);
+        let layers = 1 + random.below(60);
+        let (pass, costs) = instance(&mut random, layers, Family::Whole).unwrap();
         for (place, largest) in PLACES.into_iter().zip(&mut largest) {
             let frontiers = complete(&pass, costs.as_ref(), place);
             let most = |i: usize| match place {
@@ -169,15 +169,15 @@ fn merging_frontiers_are_small() {
                 // It ends behind e layers, begins behind fewer, and up to i − e groups have followed it.
                 Placement::Beside => (1..=i).map(|e| e * (i - e + 1)).sum(),
             };
-            let told = format!("seed {seed}, {layers} layers, {place:?}");
+            let case = format!("seed {seed}, {layers} layers, {place:?}");
             for (i, frontier) in (1..).zip(&frontiers) {
-                assert!(frontier.len() <= most(i), "{told}: {} points after {i}", frontier.len());
+                assert!(frontier.len() <= most(i), "{case}: {} points after {i}", frontier.len());
                 *largest = frontier.len().max(*largest);
             }
             let solution = Optimal::solve(&Problem { pass: &pass, costs: costs.as_ref(), place }).unwrap();
             let points = frontiers.iter().map(Vec::len).max().unwrap();
-            assert!(solution.largest_frontier <= points, "{told}: {solution:?}, and {points} in all");
-            assert_eq!(solution.iteration, frontiers[layers - 1].last().unwrap().1, "{told}");
+            assert!(solution.largest_frontier <= points, "{case}: {solution:?}, and {points} in all");
+            assert_eq!(solution.iteration, frontiers[layers - 1].last().unwrap().1, "{case}");
         }
     }
     println!("largest complete frontiers: {} in the backward pass, {} beside it", largest[0], largest[1]);
@@ -192,7 +192,7 @@ fn merging_plans_a_thousand_layers_in_a_second() {
         return;
     }
     for family in FAMILIES {
-        let (pass, costs) = instance(&mut Chance::new(SEED + 3), 1000, family).unwrap();
+        let (pass, costs) = instance(&mut Random::new(SEED + 3), 1000, family).unwrap();
         for place in PLACES {
             let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
             let took = (0..5).map(|_| {

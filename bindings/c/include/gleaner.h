@@ -26,7 +26,7 @@ typedef enum {
     GLEANER_FAILED = 4,
     // A name, a length or an order of calls that does not fit the parameters.
     GLEANER_LAYOUT = 5,
-    // A method, or an option of one, that cannot be.
+    // An invalid method, or an invalid option of one.
     GLEANER_METHOD = 6,
     // A checkpoint that cannot be written, or from which this job cannot go on.
     GLEANER_CHECKPOINT = 7,

@@ -36,7 +36,7 @@ static GRADIENTS: Handles<gleaner_gradients> =
 /// Calls `work` with the last update, a parameter's name and the values of the caller's.
 ///
 /// # Safety
-/// The pointers are null or valid, and there are `count` values that nobody else uses meanwhile.
+/// The pointers are null or valid, and there are `count` values that no other code uses during the call.
 unsafe fn with_mean(
     gradients: *mut gleaner_gradients,
     parameter: *const c_char,
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn gleaner_load(
 /// Frees gradients; nothing for null. In the middle of a step this ends the job: the others wait for the rest of it.
 #[unsafe(no_mangle)]
 pub extern "C" fn gleaner_gradients_free(gradients: *mut gleaner_gradients) {
-    // Whatever went wrong has been told to all ranks.
+    // What went wrong has been reported to all ranks.
     let _ = call(|| {
         GRADIENTS.free(gradients);
         Ok(())

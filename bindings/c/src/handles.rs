@@ -41,7 +41,7 @@ impl<T> Handles<T> {
         without_provenance_mut(number)
     }
 
-    /// What a handle stands for. It lives on while a call needs it, also where another thread frees the handle meanwhile.
+    /// The object of a handle. It lives on while a call needs it, also where another thread frees the handle meanwhile.
     pub(crate) fn get(&self, handle: *mut T) -> Result<Arc<T>, Refused> {
         let Self { what, made_by, freed_by, live } = self;
         if handle.is_null() {

@@ -14,7 +14,7 @@ pub struct gleaner_method(pub(crate) Mutex<Method>);
 pub(crate) static METHODS: Handles<gleaner_method> =
     Handles::new("the method", "gleaner_method_new", "gleaner_method_free");
 
-/// A method, or an option of one, that cannot be.
+/// An invalid method, or an invalid option of one.
 pub(crate) fn refused(error: impl ToString) -> Refused {
     Refused::new(gleaner_status::GLEANER_METHOD, error)
 }

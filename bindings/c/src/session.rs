@@ -19,7 +19,7 @@ pub struct gleaner_session {
     pub(crate) session: Session,
 }
 
-/// What one name of gleaner_all_reduce stands for. None until all ranks have agreed on it, or where they have not.
+/// The reducer of one name of gleaner_all_reduce. None until all ranks have agreed on it, or where they have not.
 struct Named {
     method: String,
     reducer: Reducer,
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn gleaner_abort(
 /// the session that are not freed yet keep this rank in the job until they are.
 #[unsafe(no_mangle)]
 pub extern "C" fn gleaner_leave(session: *mut gleaner_session) {
-    // Whatever went wrong has been told to all ranks.
+    // What went wrong has been reported to all ranks.
     let _ = call(|| {
         SESSIONS.free(session);
         Ok(())

@@ -23,7 +23,7 @@ pub enum gleaner_status {
     GLEANER_FAILED = 4,
     /// A name, a length or an order of calls that does not fit the parameters.
     GLEANER_LAYOUT = 5,
-    /// A method, or an option of one, that cannot be.
+    /// An invalid method, or an invalid option of one.
     GLEANER_METHOD = 6,
     /// A checkpoint that cannot be written, or from which this job cannot go on.
     GLEANER_CHECKPOINT = 7,
@@ -46,7 +46,7 @@ impl Refused {
         Self { status, sentence: sentence.to_string() }
     }
 
-    /// An argument that cannot be.
+    /// An invalid argument.
     pub(crate) fn argument(sentence: impl ToString) -> Self {
         Self::new(GLEANER_ARGUMENT, sentence)
     }
@@ -108,7 +108,7 @@ pub(crate) struct Room<T>(NonNull<T>);
 impl<T> Room<T> {
     /// Writes the result.
     pub(crate) fn put(self, value: T) {
-        // SAFETY: the caller of `room` has promised that there is room for a value that nobody else uses meanwhile.
+        // SAFETY: the caller of `room` has promised that there is room for a value that no other code uses during the call.
         unsafe { self.0.write(value) }
     }
 }
@@ -116,7 +116,7 @@ impl<T> Room<T> {
 /// Where a result goes.
 ///
 /// # Safety
-/// It is null, or there is room for a value that nobody else uses until the call is over.
+/// It is null, or there is room for a value that no other code uses during the call.
 pub(crate) unsafe fn room<T>(pointer: *mut T, what: &str) -> Result<Room<T>, Refused> {
     NonNull::new(pointer).map(Room).ok_or_else(|| null(what))
 }
@@ -124,7 +124,7 @@ pub(crate) unsafe fn room<T>(pointer: *mut T, what: &str) -> Result<Room<T>, Ref
 /// A text.
 ///
 /// # Safety
-/// It is null, or a string that ends with a zero byte and that nobody changes meanwhile.
+/// It is null, or a string that ends with a zero byte and that no other code changes during the call.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, Refused> {
     if pointer.is_null() {
         return Err(null(what));
@@ -137,7 +137,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
 /// Values.
 ///
 /// # Safety
-/// There are so many from there on, which nobody changes meanwhile; it may be null where there are none.
+/// There are so many from there on, which no other code changes during the call; it may be null where there are none.
 pub(crate) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T], Refused> {
     check(pointer, count, what)?;
     // SAFETY: not null and aligned; the caller promises the rest.
@@ -147,7 +147,7 @@ pub(crate) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -
 /// Values that are written to.
 ///
 /// # Safety
-/// There are so many from there on, which nobody else uses meanwhile; it may be null where there are none.
+/// There are so many from there on, which no other code uses during the call; it may be null where there are none.
 pub(crate) unsafe fn slice_mut<'a, T>(
     pointer: *mut T,
     count: usize,

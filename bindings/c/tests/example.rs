@@ -85,7 +85,7 @@ impl Program {
         self.folder.path().join("program")
     }
 
-    /// Runs it on so many workers, and gives what each printed.
+    /// Runs it on this many workers, and gives what each printed.
     fn run(&self, workers: u32, arguments: &[&str]) -> Vec<String> {
         let secret = self.folder.path().join("job.secret");
         fs::write(&secret, Secret::random().unwrap().to_hex()).unwrap();
@@ -221,8 +221,8 @@ fn what_goes_wrong_between_ranks_has_a_sentence_on_each() {
     ] {
         let printed = program.run(2, &[case]);
         // The rank that returns has nothing to say.
-        let told = if case == "returns" { &printed[..1] } else { &printed[..] };
-        for printed in told {
+        let expected_here = if case == "returns" { &printed[..1] } else { &printed[..] };
+        for printed in expected_here {
             assert!(printed.contains("rank 1 failed: ") && printed.contains(words), "{case}: {printed}");
         }
     }

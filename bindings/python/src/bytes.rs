@@ -14,7 +14,7 @@ const FEW: usize = 1 << 16;
 /// Bytes in a number.
 const WORD: usize = 6;
 
-/// A reducer of at most so many numbers is kept for the next time.
+/// A reducer of at most this many numbers is kept for the next time.
 const KEPT: usize = 1 << 16;
 
 /// Carries bytes, with a reducer for each length that is not great.

@@ -57,12 +57,12 @@ pub fn make(
     groups: Vec<Vec<(String, usize)>>,
     method: &Method,
     merge: Option<&str>,
-    settled_after: u64,
+    steady_after: u64,
     device: Option<Arc<Cuda>>,
 ) -> PyResult<(Gradients, Arc<dyn Member>)> {
     let strategy = strategy(py, merge, method)?;
     let method = method.0.clone();
-    let made = call(py, move || Planned::new(session, &groups, method, strategy, settled_after, device))?;
+    let made = call(py, move || Planned::new(session, &groups, method, strategy, steady_after, device))?;
     let shared = Arc::new(Mutex::new(Some(made.map_err(|error| raise(py, &error))?)));
     let member: Arc<dyn Member> = shared.clone();
     Ok((Gradients(Owned::new(shared)), member))
@@ -98,18 +98,18 @@ impl Gradients {
 
 #[pymethods]
 impl Gradients {
-    /// The gradient of a parameter is ready: so many float32 values at an address, which are free when this returns.
+    /// The gradient of a parameter is ready: this many float32 values at an address, which are free when this returns.
     ///
-    /// Nobody writes to the memory during the call.
+    /// No other code writes to the memory during the call.
     fn ready(&self, py: Python<'_>, parameter: &str, address: usize, count: usize) -> PyResult<()> {
         self.with(py, |planned| {
-            // SAFETY: the Python half keeps the memory alive during the call, and nobody writes to it.
+            // SAFETY: the Python half keeps the memory alive during the call, and no other code writes to it.
             let values = unsafe { values(address, count)? };
             Ok(planned.ready(parameter, values))
         })
     }
 
-    /// The same of so many values of a type at an address of the device, in the order of a stream. What is enqueued there afterwards may
+    /// The same of this many values of a type at an address of the device, in the order of a stream. What is enqueued there afterwards may
     /// overwrite them.
     fn ready_on_device(
         &self,

@@ -20,13 +20,13 @@ fn check<T>(address: usize, count: usize) -> PyResult<()> {
     Ok(())
 }
 
-/// So many values at an address.
+/// This many values at an address.
 ///
 /// # Errors
 /// An address that no such value can have.
 ///
 /// # Safety
-/// The values are there, and nobody writes to them, for as long as the slice is used.
+/// The values are there, and no other code writes to them, for as long as the slice is used.
 pub unsafe fn values<'a, T: Element>(address: usize, count: usize) -> PyResult<&'a [T]> {
     check::<T>(address, count)?;
     if count == 0 {
@@ -42,7 +42,7 @@ pub unsafe fn values<'a, T: Element>(address: usize, count: usize) -> PyResult<&
 /// An address that no such value can have.
 ///
 /// # Safety
-/// The values are there, and nobody else reads them or writes to them, for as long as the slice is used.
+/// The values are there, and no other code reads them or writes to them, for as long as the slice is used.
 pub unsafe fn values_mut<'a, T: Element>(address: usize, count: usize) -> PyResult<&'a mut [T]> {
     check::<T>(address, count)?;
     if count == 0 {
@@ -52,13 +52,13 @@ pub unsafe fn values_mut<'a, T: Element>(address: usize, count: usize) -> PyResu
     Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut T, count) })
 }
 
-/// So many indices of 64 bits at an address, as PyTorch has them.
+/// This many indices of 64 bits at an address, as PyTorch has them.
 ///
 /// # Errors
 /// An address that no index can have, and indices that are not below 2³².
 ///
 /// # Safety
-/// The indices are there, and nobody writes to them during the call.
+/// The indices are there, and no other code writes to them during the call.
 pub unsafe fn indices(address: usize, count: usize) -> PyResult<Vec<u32>> {
     check::<i64>(address, count)?;
     if count == 0 {
@@ -79,7 +79,7 @@ pub unsafe fn indices(address: usize, count: usize) -> PyResult<Vec<u32>> {
 /// An address that no index can have.
 ///
 /// # Safety
-/// The memory is there, and nobody else uses it during the call.
+/// The memory is there, and no other code uses it during the call.
 pub unsafe fn put_indices(indices: &[u32], address: usize) -> PyResult<()> {
     check::<i64>(address, indices.len())?;
     if indices.is_empty() {
@@ -91,7 +91,7 @@ pub unsafe fn put_indices(indices: &[u32], address: usize) -> PyResult<()> {
     Ok(())
 }
 
-/// So many values of a type at an address of a device, to be used in some order. The driver says whose memory it is.
+/// This many values of a type at an address of a device, to be used in some order. The driver says whose memory it is.
 ///
 /// # Errors
 /// Another type than float32, float16 and bfloat16.
@@ -120,7 +120,7 @@ pub fn device_slice(
 /// No address.
 ///
 /// # Safety
-/// The bytes are there, and nobody writes to them during the call.
+/// The bytes are there, and no other code writes to them during the call.
 pub unsafe fn bytes(address: usize, count: usize) -> PyResult<Vec<u8>> {
     check::<u8>(address, count)?;
     if count == 0 {
@@ -136,7 +136,7 @@ pub unsafe fn bytes(address: usize, count: usize) -> PyResult<Vec<u8>> {
 /// No address.
 ///
 /// # Safety
-/// There is room for the bytes, which nobody else uses during the call.
+/// There is room for the bytes, which no other code uses during the call.
 pub unsafe fn put(bytes: &[u8], address: usize) -> PyResult<()> {
     check::<u8>(address, bytes.len())?;
     if !bytes.is_empty() {

@@ -49,7 +49,7 @@ impl Ready {
 struct Plan {
     strategy: Arc<dyn Strategy>,
     /// The order of the gradients is that of the step after so many.
-    settled_after: u64,
+    steady_after: u64,
     steps: u64,
     /// The parameters of each layer in the order in which they become ready, and the layers' groups, once the order is known.
     layers: Option<(Vec<Vec<usize>>, Planner)>,
@@ -66,7 +66,7 @@ impl Planned {
         groups: &[Vec<(String, usize)>],
         method: Method,
         strategy: Option<Arc<dyn Strategy>>,
-        settled_after: u64,
+        steady_after: u64,
         device: Option<Arc<Cuda>>,
     ) -> Result<Self, gleaner::Error> {
         let mut layout = Layout::new();
@@ -86,7 +86,7 @@ impl Planned {
             parameters,
             sparsity,
             device,
-            plan: strategy.map(|strategy| Plan { strategy, settled_after, steps: 0, layers: None }),
+            plan: strategy.map(|strategy| Plan { strategy, steady_after, steps: 0, layers: None }),
             began: Instant::now(),
             first: None,
             finished: Vec::new(),
@@ -135,7 +135,7 @@ impl Planned {
         let ready = std::mem::take(&mut self.finished);
         let Some(plan) = self.plan.as_mut().filter(|_| update.skipped().is_none()) else { return Ok(()) };
         plan.steps += 1;
-        if plan.steps <= plan.settled_after {
+        if plan.steps <= plan.steady_after {
             return Ok(());
         }
         let after = |(position, at): &(usize, Ready)| Ok((*position, at.since(&ready[0].1)?));
@@ -208,7 +208,7 @@ impl Planned {
             Planner::new(Arc::clone(&plan.strategy), self.session.world_size() as u32, entries)?;
         self.gradients.regroup(&layout(&self.parameters, &layers, planner.grouping()))?;
         planner.measure(&self.session, &method)?;
-        plan.steps = plan.steps.max(plan.settled_after);
+        plan.steps = plan.steps.max(plan.steady_after);
         plan.layers = Some((layers, planner));
         // Measuring is no part of a step.
         self.began = Instant::now();

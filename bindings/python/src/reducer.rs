@@ -76,7 +76,7 @@ impl<T: Element> Step<T> {
 }
 
 /// Waits until a step is over.
-pub fn settle<T: Element>(step: &Mutex<Step<T>>) -> PyResult<()> {
+pub fn wait_for<T: Element>(step: &Mutex<Step<T>>) -> PyResult<()> {
     block_on(std::future::poll_fn(|context| look(step).poll(context)))
 }
 
@@ -84,7 +84,7 @@ impl<T: Element> Steps<T> {
     /// Starts a step. The one before is over first.
     fn start(&mut self, values: &[T]) -> PyResult<Result<Arc<Mutex<Step<T>>>, Error>> {
         if let Some(last) = self.last.take() {
-            settle(&last)?;
+            wait_for(&last)?;
         }
         let started = self.reducer.start(values);
         Ok(started.map(|handle| {
@@ -153,16 +153,16 @@ pub fn make(
 
 #[pymethods]
 impl Reducer {
-    /// Adds so many values at an address to the residual and starts the all-reduce of what is there.
+    /// Adds this many values at an address to the residual and starts the all-reduce of what is there.
     ///
-    /// The memory is of the reducer's type, and nobody writes to it during the call.
+    /// The memory is of the reducer's type, and no other code writes to it during the call.
     fn start(&self, py: Python<'_>, address: usize, count: usize) -> PyResult<Handle> {
         let shared = self.0.get(py)?;
         let started = py.detach(|| {
             let mut kind = look(shared);
             let Some(kind) = &mut *kind else { return Ok(None) };
             each!(kind, steps => {
-                // SAFETY: the Python half keeps the memory alive during the call, and nobody writes to it.
+                // SAFETY: the Python half keeps the memory alive during the call, and no other code writes to it.
                 let values = unsafe { values(address, count)? };
                 Ok::<_, PyErr>(Some(steps.start(values)?.map(Started::from)))
             })
@@ -174,7 +174,7 @@ impl Reducer {
         }
     }
 
-    /// Writes what waits here for a later step to memory of so many values.
+    /// Writes what waits here for a later step to memory of this many values.
     fn residual(&self, py: Python<'_>, address: usize, count: usize) -> PyResult<()> {
         let shared = self.0.get(py)?;
         let read = py.detach(|| {
@@ -182,7 +182,7 @@ impl Reducer {
             let Some(kind) = &mut *kind else { return Ok(None) };
             each!(kind, steps => {
                 if let Some(last) = steps.last.take() {
-                    settle(&last)?;
+                    wait_for(&last)?;
                 }
                 let residual = match steps.reducer.residual() {
                     Ok(residual) => residual,
@@ -279,7 +279,7 @@ impl Handle {
     /// Waits for the update, once.
     fn wait(&self, py: Python<'_>) -> PyResult<Update> {
         each_started!(self.0.get(py)?, step => {
-            py.detach(|| settle(step))?;
+            py.detach(|| wait_for(step))?;
             match std::mem::replace(&mut *look(step), Step::Taken) {
                 Step::Over(Ok(update)) => Ok(update.into()),
                 Step::Over(Err(error)) => Err(raise(py, &error)),

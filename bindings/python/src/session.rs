@@ -155,7 +155,7 @@ impl Session {
 
     /// Gives every rank the bytes that rank `root` has at this address.
     fn broadcast(&self, py: Python<'_>, address: usize, count: usize, root: usize) -> PyResult<()> {
-        // SAFETY: the Python half keeps the memory alive during the call, and nobody writes to it.
+        // SAFETY: the Python half keeps the memory alive during the call, and no other code writes to it.
         let bytes = unsafe { memory::bytes(address, count)? };
         let carrier = Arc::clone(self.carrier.get(py)?);
         let bytes = self.together(py, move |session| look(&carrier).broadcast(session, &bytes, root))?;
@@ -168,7 +168,7 @@ impl Session {
 
     /// Writes the bytes of all ranks, as many of each, to `into`, one after the other.
     fn gather(&self, py: Python<'_>, address: usize, count: usize, into: usize) -> PyResult<()> {
-        // SAFETY: the Python half keeps the memory alive during the call, and nobody writes to it.
+        // SAFETY: the Python half keeps the memory alive during the call, and no other code writes to it.
         let bytes = unsafe { memory::bytes(address, count)? };
         let carrier = Arc::clone(self.carrier.get(py)?);
         let bytes = self.together(py, move |session| look(&carrier).all_gather(session, &bytes))?;
@@ -177,18 +177,18 @@ impl Session {
     }
 
     /// Gradients of these groups of parameters, each with its name and number of entries; with a device their residuals stay there.
-    #[pyo3(signature = (groups, method, merge = None, settled_after = 0, device = None))]
+    #[pyo3(signature = (groups, method, merge = None, steady_after = 0, device = None))]
     fn gradients(
         &self,
         py: Python<'_>,
         groups: Vec<Vec<(String, usize)>>,
         method: &Method,
         merge: Option<&str>,
-        settled_after: u64,
+        steady_after: u64,
         device: Option<&Device>,
     ) -> PyResult<Gradients> {
         let (session, device) = (self.here(py)?, device.map(|device| Arc::clone(&device.0)));
-        let (gradients, member) = gradients::make(py, session, groups, method, merge, settled_after, device)?;
+        let (gradients, member) = gradients::make(py, session, groups, method, merge, steady_after, device)?;
         self.add(&member);
         Ok(gradients)
     }

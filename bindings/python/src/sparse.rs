@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use crate::errors::{exception, raise};
 use crate::memory::{indices, put_indices, values, values_mut};
 use crate::owned::Owned;
-use crate::reducer::{Handle, Started, Step, left, look, settle};
+use crate::reducer::{Handle, Started, Step, left, look, wait_for};
 use crate::session::Member;
 use crate::waiting::call;
 
@@ -37,7 +37,7 @@ impl<T: Element> Steps<T> {
     /// Starts a step. The one before is over first.
     fn start(&mut self, entries: &bag::Entries<T>) -> PyResult<Result<Arc<Mutex<Step<T>>>, Error>> {
         if let Some(last) = self.last.take() {
-            settle(&last)?;
+            wait_for(&last)?;
         }
         Ok(self.reducer.start(entries).map(|handle| {
             let step = Arc::new(Mutex::new(Step::UnderWay(handle)));
@@ -90,9 +90,9 @@ pub fn make(
 
 #[pymethods]
 impl SparseReducer {
-    /// Starts the all-reduce of so many entries: indices of 64 bits at one address, which ascend, and values at another.
+    /// Starts the all-reduce of this many entries: indices of 64 bits at one address, which ascend, and values at another.
     ///
-    /// The values are of the reducer's type, and nobody writes to either during the call.
+    /// The values are of the reducer's type, and no other code writes to either during the call.
     fn start(&self, py: Python<'_>, at: usize, address: usize, count: usize) -> PyResult<Handle> {
         fn started<T: Element>(
             steps: &mut Steps<T>,
@@ -101,7 +101,7 @@ impl SparseReducer {
         where
             Started: From<Arc<Mutex<Step<T>>>>,
         {
-            // SAFETY: the Python half keeps the memory alive during the call, and nobody writes to it.
+            // SAFETY: the Python half keeps the memory alive during the call, and no other code writes to it.
             let (indices, values) = unsafe { (indices(at, count)?, values(address, count)?) };
             let entries = bag::Entries { indices, values: values.to_vec() };
             Ok(steps.start(&entries)?.map(Started::from))
@@ -167,7 +167,7 @@ impl Entries {
         }
     }
 
-    /// Writes so many indices of 64 bits, in ascending order, to one address, and as many values of the update's type to another.
+    /// Writes this many indices of 64 bits, in ascending order, to one address, and as many values of the update's type to another.
     fn copy_to(&self, at: usize, address: usize, count: usize) -> PyResult<()> {
         match &self.0 {
             Values::F32(entries) => write(entries, at, address, count),

@@ -45,7 +45,7 @@ macro_rules! made {
 
 made!(f32 => F32, f64 => F64, bf16 => Bf16, f16 => F16);
 
-/// Writes a parameter's mean, or its sum over so many workers.
+/// Writes a parameter's mean, or its sum over this many workers.
 fn write<T: Element>(
     py: Python<'_>,
     update: &gleaner::Update<T>,
@@ -85,9 +85,9 @@ impl Update {
         each!(self, update => update.skipped().map(skipped))
     }
 
-    /// Writes the mean of a parameter to memory of so many values; with a number of workers the sum.
+    /// Writes the mean of a parameter to memory of this many values; with a number of workers the sum.
     ///
-    /// The memory is of the update's type, and nobody else uses it during the call.
+    /// The memory is of the update's type, and no other code uses it during the call.
     #[pyo3(signature = (parameter, address, count, workers = None))]
     fn copy_to(
         &self,
@@ -123,7 +123,7 @@ impl Update {
         Ok(entries.map_err(|error| raise(py, &error.into()))?.into())
     }
 
-    /// Writes the mean of a parameter to so many values of a type at an address of the gradients' device, in the order of a stream.
+    /// Writes the mean of a parameter to this many values of a type at an address of the gradients' device, in the order of a stream.
     fn copy_to_device(
         &self,
         py: Python<'_>,
@@ -138,7 +138,7 @@ impl Update {
         written.map_err(|error| raise(py, &error))
     }
 
-    /// A number that is the same on all ranks if and only if the update is, as nearly as 64 bits tell.
+    /// A number that is the same on all ranks if and only if the update is, as nearly as 64 bits show.
     fn digest(&self) -> u64 {
         // FNV-1a.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;

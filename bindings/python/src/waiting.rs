@@ -49,7 +49,7 @@ pub fn block_on<F: Future>(future: F) -> PyResult<F::Output> {
 /// Makes a call that blocks on a thread of its own, so that this one can look for signals meanwhile.
 ///
 /// # Errors
-/// What a handler of a signal raised: the call goes on then, and what comes of it is dropped. A system that refuses threads.
+/// What a handler of a signal raised: the call goes on then, and its result is dropped. A system that refuses threads.
 pub fn call<T: Send + 'static>(py: Python<'_>, blocks: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
     py.detach(|| {
         let (done, result) = mpsc::channel();

@@ -98,7 +98,7 @@ def _be_worker(function: Callable[..., Any], arguments: List[Any], env: Dict[str
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.dup2(file, number)
         os.close(file)
-    # Tests that were started in the background may have been told to ignore it.
+    # Tests that were started in the background may have been set to ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1, closefd=False), os.fdopen(2, "w", buffering=1, closefd=False)
     os.environ.clear()
@@ -116,8 +116,8 @@ class Job:
         called, port = getattr(importlib.import_module(module), name), two_ports()
         fork = multiprocessing.get_context("fork")
         for rank in range(workers):
-            told = (called, list(arguments), _environment(rank, workers, port, env), *self._files(rank))
-            process = fork.Process(target=_be_worker, args=told)
+            task = (called, list(arguments), _environment(rank, workers, port, env), *self._files(rank))
+            process = fork.Process(target=_be_worker, args=task)
             process.start()
             self._processes.append(process)
 

@@ -56,9 +56,9 @@ def _backend():
         parts = [torch.empty(size, dtype=torch.uint8) for _ in range(workers)]
         dist.all_gather(parts, torch.full((size,), 200 + rank, dtype=torch.uint8))
         assert all(part.eq(200 + number).all() for number, part in enumerate(parts)), parts
-    told = [{"rank": rank}]
-    dist.broadcast_object_list(told, src=0)
-    found["object"] = told
+    objects = [{"rank": rank}]
+    dist.broadcast_object_list(objects, src=0)
+    found["object"] = objects
     objects = [None] * workers
     dist.all_gather_object(objects, rank)
     found["objects"] = objects

@@ -60,7 +60,7 @@ def _parameter_added(wraps, on_all):
 
 
 def _gradient_missing():
-    """Rank 1 does not use a parameter, and DistributedDataParallel was not told that there may be such: it raises there."""
+    """Rank 1 does not use a parameter, and DistributedDataParallel was not set to allow such: it raises there."""
     rank = start()
     model = wrapped(linear(SIZES))
     gleaner.torch.register(model, density=0.1)

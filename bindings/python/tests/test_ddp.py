@@ -115,7 +115,7 @@ def _loaders():
 
 
 def _unused_in_place():
-    """Gradients that are zeroed and not taken away, of a parameter that nobody uses after the first steps."""
+    """Gradients that are zeroed and not taken away, of a parameter that no rank uses after the first steps."""
     rank = start()
     model = wrapped(linear(SIZES), find_unused_parameters=True)
     gleaner.torch.register(model, density=0.1)
@@ -146,7 +146,7 @@ def _batch_norm():
 
 
 def _saves(folder, workers, step_count):
-    """So many steps, after which each rank saves its state."""
+    """This many steps, after which each rank saves its state."""
     rank = start()
     assert dist.get_world_size() == workers
     model = wrapped(linear(SIZES))

@@ -65,7 +65,7 @@ def _hook_is_exact():
 
 
 def _hook_unused():
-    """Rank 0 uses a and b, rank 1 a and c, and nobody d; then all of them wait for what was left."""
+    """Rank 0 uses a and b, rank 1 a and c, and no rank d; then all of them wait for what was left."""
     rank = start()
     model = wrapped(linear(SIZES), find_unused_parameters=True)
     gleaner.torch.register(model, density=0.1)
@@ -73,7 +73,7 @@ def _hook_unused():
     given = {name: torch.zeros(size) for name, size in SIZES.items()}
     for step in range(200):
         inputs = inputs_of(rank, step, 3)
-        # From the fourth step on nobody uses b and c, but what waits of them is delivered nevertheless.
+        # From the fourth step on no rank uses b and c, but what waits of them is delivered nevertheless.
         names = ["a", "d"] if step >= 3 else ["a", "b"] if rank == 0 else ["a", "c"]
         model.zero_grad()
         model(inputs, names).backward()
@@ -286,7 +286,7 @@ class Hooks(Numbers):
         for difference in jobs.run("test_hook:_hook_is_exact", 3):
             self.assertLess(difference, 1e-5)
 
-    def test_parameters_that_nobody_uses_get_what_waits_for_them(self):
+    def test_unused_parameters_get_what_waits_for_them(self):
         self.assert_delivered(jobs.run("test_hook:_hook_unused"))
 
     @unittest.skipIf(before(2, 1), before(2, 1))

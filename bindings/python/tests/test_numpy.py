@@ -302,7 +302,7 @@ class Failures(unittest.TestCase):
             self.assertIn("ValueError: the data is gone", sentence)
             self.assertNotEqual(second.code, 0)
 
-    def test_a_rank_that_ends_early_leaves_nobody_waiting(self):
+    def test_a_rank_that_ends_early_leaves_no_other_waiting(self):
         for job in (jobs.Job.of_program(jobs.program_of("test_numpy:_ends"), 2), jobs.Job("test_numpy:_ends")):
             first, second = job.ends()
             sentence, rank = first.result

@@ -26,7 +26,7 @@ use workload::Workload;
 /// The parameters of VGG-16 for CIFAR, as elsewhere; and what larger models have.
 const SIZES: [usize; 3] = [14_728_266, 100_000_000, 1_000_000_000];
 
-/// Steps before the first that counts: residuals settle, and buffers have been used once.
+/// Steps before the first that counts: residuals reach their usual size, and buffers have been used once.
 const WARM_UP: usize = 8;
 
 /// Steps that are compared with the host's.
@@ -173,7 +173,6 @@ fn kernels(device: &Cuda, work: &mut Workload, steps: usize) -> Result<Vec<Kerne
     Ok(kernels.into_iter().map(summed).collect())
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
+fn median(times: Vec<Duration>) -> Duration {
+    Duration::from_secs_f64(gleaner_statistics::median(times.iter().map(Duration::as_secs_f64)))
 }

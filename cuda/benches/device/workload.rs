@@ -6,11 +6,12 @@ use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::device::{Device, DeviceError, DeviceSlice, DeviceValues, Format, Given, Order};
 use gleaner_algorithms::select::{self, predict_threshold, top_k_dense};
 use gleaner_cuda::{Cuda, Memory, Moment};
+use gleaner_statistics::random::Generator;
 
 /// Random numbers that are made on the host: gradients repeat them from other places on.
 const RANDOM: usize = 1 << 25;
 
-/// Steps read gradients from different places, which are multiples of so many entries: vectors stay aligned.
+/// Steps read gradients from different places, which are multiples of this many entries: vectors stay aligned.
 const SHIFT: usize = 1 << 10;
 const SHIFTS: usize = 1 << 10;
 
@@ -177,7 +178,7 @@ impl<'a> Workload<'a> {
         Ok((whole, named(&self.device.end_trace()?, "a copy to the device")))
     }
 
-    /// How long the copy of so many bytes to the host takes, by itself.
+    /// How long the copy of this many bytes to the host takes, by itself.
     pub fn bare_out(&self, bytes: usize) -> Result<Duration, DeviceError> {
         self.device.start_trace();
         self.gradients[0].read(0..bytes)?;
@@ -216,17 +217,10 @@ fn gradients(n: usize) -> usize {
     if n < 50_000_000 { 4 } else { 2 }
 }
 
-/// The cubes of nearly normal numbers, sums of four uniform ones.
+/// The cubes of nearly normal numbers.
 fn random() -> Vec<f32> {
-    let mut state = 1_u64;
-    let number = |_| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let mixed = state ^ (state >> 29);
-        let sum: u64 = (0..4).map(|part| (mixed >> (16 * part)) & 0xffff).sum();
-        let normal = (sum as f32 - 131_070.0) / 37_837.0;
-        normal * normal * normal
-    };
-    (0..RANDOM).map(number).collect()
+    let mut random = Generator::seeded(1);
+    (0..RANDOM).map(|_| random.normal().powi(3)).collect()
 }
 
 /// Random numbers from another place on in each part of each gradient.

@@ -99,7 +99,7 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Ends what `enter` began, which gave this.
     fn leave(&self, before: Mode);
 
-    /// So many bytes of the device's memory, aligned to 256, with anything in them.
+    /// This many bytes of the device's memory, aligned to 256, with anything in them.
     fn allocate(&self, bytes: usize) -> Result<u64, Failure>;
 
     /// Ends it.
@@ -108,7 +108,7 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Free bytes of the device's memory, and all.
     fn available(&self) -> Result<(usize, usize), Failure>;
 
-    /// So many bytes of the host's memory that the device copies from and to by itself.
+    /// This many bytes of the host's memory that the device copies from and to by itself.
     fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, Failure>;
 
     /// Ends it.

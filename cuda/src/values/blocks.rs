@@ -15,7 +15,7 @@ use crate::kernels::{BINS, CHUNK, RECORDS};
 use crate::memory::{Layout, Memory, Pinned};
 
 /// More candidates than this for the k largest of `len` cost more than another look at all entries: as on the host.
-fn crowd(k: usize, len: usize) -> usize {
+fn useful_capacity(k: usize, len: usize) -> usize {
     len.min(8 * k + len / 64)
 }
 
@@ -33,13 +33,13 @@ pub(super) struct Candidates {
     pub(super) output: Output,
     /// Whether a choice was begun in this step.
     pub(super) begun: bool,
-    /// How many entries the output has that were chosen for this step, if it is they that were told.
+    /// How many entries the output has that were chosen for this step, if their number was reported.
     pub(super) chosen: Option<usize>,
 }
 
 impl Candidates {
     fn new(context: &Arc<Context>, len: usize, quota: usize) -> Result<Self, DeviceError> {
-        let capacity = crowd(quota, len);
+        let capacity = useful_capacity(quota, len);
         let mut layout = Layout::default();
         layout.take(4 * capacity);
         let (values, records) = (layout.take(4 * capacity), layout.take(8 * room(len)));
@@ -232,7 +232,7 @@ impl Blocks {
     pub(super) fn send_status(&self) -> Result<(), DeviceError> {
         let (context, downloads) = (&self.context, self.context.streams().downloads);
         context.put(Operation::Copy("the copy of what is not finite to the host"), downloads, || {
-            // SAFETY: both have so many bytes, and are freed only when nothing is under way.
+            // SAFETY: both have this many bytes, and are freed only when nothing is under way.
             unsafe { context.backend().copy_out(self.status.at(0), self.status(), STATUS, downloads) }
         })?;
         self.checked.record(downloads)

@@ -32,7 +32,7 @@ pub(super) struct Collected {
 /// A call as the kernels know it: its first record, how many it has, and how many the calls of lower index have.
 pub(super) type Call = [u32; 4];
 
-/// Records of a call of so many entries.
+/// Records of a call of this many entries.
 fn records(count: u32) -> u32 {
     count.div_ceil(TILE as u32)
 }
@@ -48,7 +48,7 @@ pub(super) fn limit(threshold: f32) -> u32 {
 }
 
 impl Collected {
-    /// Nothing, of a block of so many entries.
+    /// Nothing, of a block of this many entries.
     pub(super) fn new(len: usize) -> Self {
         Self { len: len as u32, room: room(len) as u32, ..Self::default() }
     }

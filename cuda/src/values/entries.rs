@@ -33,7 +33,7 @@ impl CudaValues {
                 context.order(selections, downloads)?;
             }
             let to = staged.start(1);
-            // SAFETY: so many values were written there, in a buffer that nobody else uses.
+            // SAFETY: this many values were written there, in a buffer that nothing else uses.
             unsafe { staged.download(out, to, count * size_of::<f32>())? };
             gathered.extend_from_slice(bytemuck::cast_slice(staged.wait()?));
         }

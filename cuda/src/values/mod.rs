@@ -51,7 +51,7 @@ struct State {
 }
 
 impl CudaValues {
-    /// So many zeros, in one block.
+    /// This many zeros, in one block.
     pub(crate) fn zeros(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
         let zeros = Self::new(context, len, (std::iter::once(0..len).collect(), vec![None]))?;
         let _entered = context.enter()?;
@@ -59,7 +59,7 @@ impl CudaValues {
         Ok(zeros)
     }
 
-    /// So many values, anything, in these blocks.
+    /// This many values, anything, in these blocks.
     fn new(
         context: &Arc<Context>,
         len: usize,
@@ -97,7 +97,7 @@ impl CudaValues {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Without a lock, as there is nobody else.
+    /// Without a lock, as there is no other thread.
     fn state(&mut self) -> &mut State {
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -405,7 +405,7 @@ impl DeviceValues<f32> for CudaValues {
         let _entered = self.context.enter()?;
         let (context, given) = (&self.context, arguments![self.at(range.start), indices, count as u32]);
         let (writes, grid) = (context.streams().writes, (context.grid_of_entries(count), THREADS));
-        // SAFETY: so many indices of the block are there, and all is freed only when nothing is under way.
+        // SAFETY: this many indices of the block are there, and all is freed only when nothing is under way.
         self.turns.write(|| unsafe { context.launch(writes, kernels::CLEAR_AT, grid, given) })?;
         Ok(true)
     }

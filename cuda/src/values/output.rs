@@ -24,7 +24,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Room for so many entries. The context is entered.
+    /// Room for this many entries. The context is entered.
     pub(super) fn new(context: &Arc<Context>, room: usize) -> Result<Self, DeviceError> {
         let bytes = Cut::WIDTH + 8 * room;
         let device = Memory::new(context, bytes, "selected entries")?;
@@ -37,7 +37,7 @@ impl Output {
         Ok(Self { context: Arc::clone(context), device, pinned, copied, room })
     }
 
-    /// The one that is there if it has room for so many entries, or a larger one in its place. The context is entered.
+    /// The one that is there if it has room for this many entries, or a larger one in its place. The context is entered.
     pub(super) fn with_room<'a>(
         output: &'a mut Option<Self>,
         context: &Arc<Context>,
@@ -60,12 +60,12 @@ impl Output {
         self.cut() + Cut::WIDTH as u64
     }
 
-    /// Where the values are, behind so many indices.
+    /// Where the values are, behind this many indices.
     pub(super) fn values(&self, entries: usize) -> u64 {
         self.indices() + 4 * entries as u64
     }
 
-    /// Copies the cut to the host and so many entries, once the selections so far are done.
+    /// Copies the cut to the host and this many entries, once the selections so far are done.
     pub(super) fn send(&self, entries: usize) -> Result<(), DeviceError> {
         assert!(entries <= self.room, "room for the entries");
         let (context, bytes) = (&self.context, Cut::WIDTH + 8 * entries);
@@ -73,7 +73,7 @@ impl Output {
         // SAFETY: the streams are ours.
         unsafe { context.order(selections, downloads)? };
         context.put(Operation::Copy("the copy of a selection to the host"), downloads, || {
-            // SAFETY: both have so many bytes, and are freed only when nothing is under way.
+            // SAFETY: both have this many bytes, and are freed only when nothing is under way.
             unsafe { context.backend().copy_out(self.pinned.at(0), self.cut(), bytes, downloads) }
         })?;
         self.copied.record(downloads)

@@ -1,7 +1,7 @@
 //! Which kernels make a selection, and in which order.
 //!
 //! Every selection is a cut, found by digits or given by a threshold; then what it keeps is counted, by tile or by record; and from
-//! the sums of the counts everybody knows where to write what is kept, in the order of indices.
+//! the sums of the counts every warp knows where to write what is kept, in the order of indices.
 
 use gleaner_algorithms::device::DeviceError;
 

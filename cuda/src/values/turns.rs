@@ -24,7 +24,7 @@ use crate::fence::Fence;
 /// - Memory is freed, and pinned memory goes back to its pool, when nothing is under way in any stream.
 ///
 /// So a gradient waits for a selection of its own values alone. That is one of a step before, whose entries the host has got before the
-/// step could end; only where nobody asked for them, as in a block that became dense, the stream of writes waits on the device.
+/// step could end; only where they were not asked for, as in a block that became dense, the stream of writes waits on the device.
 #[derive(Debug)]
 pub(super) struct Turns {
     context: Arc<Context>,

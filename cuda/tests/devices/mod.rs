@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use gleaner_algorithms::device::{DeviceSlice, Format, Order};
 use gleaner_cuda::{Cuda, Emulation, Memory, nvrtc};
+use gleaner_statistics::random::Generator;
 use half::{bf16, f16};
 use tempfile::TempDir;
 
@@ -66,28 +67,20 @@ fn compiled() -> Result<TempDir, String> {
 }
 
 /// Random numbers, always the same.
-pub struct Random(u64);
+pub struct Random(Generator);
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0xd134_2543_de82_ef95) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        self.0 ^ (self.0 >> 29)
+        Self(Generator::seeded(seed))
     }
 
     pub fn below(&mut self, most: usize) -> usize {
-        (self.next() >> 16) as usize % most
+        self.0.below(most as u32) as usize
     }
 
-    /// The cube of a nearly normal number: a sum of four uniform ones.
+    /// The cube of a nearly normal number.
     pub fn cube(&mut self) -> f32 {
-        let mixed = self.next();
-        let sum: u64 = (0..4).map(|part| (mixed >> (16 * part)) & 0xffff).sum();
-        let normal = (sum as f32 - 131_070.0) / 37_837.0;
-        normal * normal * normal
+        self.0.normal().powi(3)
     }
 
     /// Cuts a range into parts, in an order of its own.

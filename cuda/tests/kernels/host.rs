@@ -1,4 +1,4 @@
-//! That what runs kernels on the CPU tells mistakes that a GPU would not.
+//! That what runs kernels on the CPU reports mistakes that a GPU would not.
 
 use std::path::Path;
 use std::process::Command;

@@ -156,7 +156,7 @@ fn of_candidates_without_room_nothing_is_chosen() {
         let (selected, cut) = found.select(emulation, want, N, 2);
         assert_eq!((selected.kept, selected.smallest), (0, u32::MAX));
         if let Want::Largest(_) = want {
-            assert!(cut.reached as usize > N / 2, "it tells why");
+            assert!(cut.reached as usize > N / 2, "it shows why");
         }
     }
 }

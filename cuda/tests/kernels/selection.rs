@@ -76,7 +76,7 @@ impl Output {
         }
     }
 
-    /// Makes sums of the counts of so many tiles.
+    /// Makes sums of the counts of this many tiles.
     fn sum(&mut self, emulation: &Emulation, tiles: usize) {
         let (grid, chunks) = (tiles.div_ceil(CHUNK).max(1) as u32, self.chunks.as_mut_ptr());
         let (counts, cut) = (self.counts.as_mut_ptr(), &raw mut self.cut);

@@ -29,9 +29,9 @@ impl Part {
     pub const WHOLE: Part = Part { rank: 0, of: 1 };
 }
 
-/// How samples are dealt out.
+/// How samples are sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dealt {
+pub enum Sharding {
     /// Each worker has samples that follow each other.
     InPieces,
     /// Each worker has every P-th sample.
@@ -48,14 +48,14 @@ const LONGEST: usize = if cfg!(test) { 1 << 12 } else { 1 << 28 };
 ///
 /// # Errors
 /// A file that cannot be read, or a line that is no sample or has an index above `most`.
-pub fn read(path: &Path, part: Part, most: u32) -> Result<(Samples, u32, Dealt), RegressError> {
+pub fn read(path: &Path, part: Part, most: u32) -> Result<(Samples, u32, Sharding), RegressError> {
     let mut samples = Samples::default();
     let mut highest = 0;
-    let dealt = each_line(path, part, |line| {
+    let sharding = each_line(path, part, |line| {
         highest = line::parse(line, most, &mut samples)?.max(highest);
         Ok(())
     })?;
-    Ok((samples, highest, dealt))
+    Ok((samples, highest, sharding))
 }
 
 /// Calls `visit` with each sample of a worker's, of which one at a time is in memory.
@@ -67,7 +67,7 @@ pub fn each_sample(
     part: Part,
     most: u32,
     mut visit: impl FnMut(super::Row<'_>),
-) -> Result<Dealt, RegressError> {
+) -> Result<Sharding, RegressError> {
     let mut one = Samples::default();
     each_line(path, part, |line| {
         one.clear();
@@ -81,7 +81,7 @@ fn each_line(
     path: &Path,
     part: Part,
     mut visit: impl FnMut(&[u8]) -> Result<(), Fault>,
-) -> Result<Dealt, RegressError> {
+) -> Result<Sharding, RegressError> {
     let unreadable = |source| RegressError::Read { path: path.to_owned(), source };
     let about = fs::metadata(path).map_err(unreadable)?;
     if !about.is_file() && part.of > 1 {
@@ -122,7 +122,7 @@ fn each_line(
             return Err(RegressError::Line { path: path.to_owned(), line, column, expected, found });
         }
     }
-    Ok(if is_piece { Dealt::InPieces } else { Dealt::InTurn })
+    Ok(if is_piece { Sharding::InPieces } else { Sharding::InTurn })
 }
 
 fn too_long() -> Fault {
@@ -304,8 +304,8 @@ mod tests {
             for of in 1..80 {
                 let mut labels = Vec::new();
                 for rank in 0..of {
-                    let (piece, _, dealt) = read(file.path(), Part { rank, of }, u32::MAX).unwrap();
-                    assert_eq!(dealt, Dealt::InPieces);
+                    let (piece, _, sharding) = read(file.path(), Part { rank, of }, u32::MAX).unwrap();
+                    assert_eq!(sharding, Sharding::InPieces);
                     labels.extend_from_slice(piece.labels());
                 }
                 assert_eq!(labels, whole.labels(), "{of} pieces");
@@ -337,9 +337,9 @@ mod tests {
             let file = file(&bytes);
             for of in 1..5 {
                 for rank in 0..of {
-                    let (samples, _, dealt) = read(file.path(), Part { rank, of }, u32::MAX).unwrap();
+                    let (samples, _, sharding) = read(file.path(), Part { rank, of }, u32::MAX).unwrap();
                     let expected: Vec<f32> = (rank..50).step_by(of).map(|i| i as f32).collect();
-                    assert_eq!((samples.labels(), dealt), (&expected[..], Dealt::InTurn));
+                    assert_eq!((samples.labels(), sharding), (&expected[..], Sharding::InTurn));
                 }
             }
         }
@@ -355,8 +355,8 @@ mod tests {
             let file = file(&bytes);
             for of in 1..5 {
                 let read = |rank| read(file.path(), Part { rank, of }, u32::MAX).err();
-                let told: Vec<String> = (0..of).filter_map(read).map(|e| e.to_string()).collect();
-                assert!(told.len() == 1 && told[0].contains(&expected), "{told:?}");
+                let errors: Vec<String> = (0..of).filter_map(read).map(|e| e.to_string()).collect();
+                assert!(errors.len() == 1 && errors[0].contains(&expected), "{errors:?}");
             }
         }
     }
@@ -367,8 +367,8 @@ mod tests {
         for bytes in [gzip(&text), zstd(&text)] {
             for length in [9, 40, bytes.len() / 2, bytes.len() - 1] {
                 let cut = file(&bytes[..length]);
-                let told = read(cut.path(), Part::WHOLE, u32::MAX).unwrap_err().to_string();
-                assert!(told.contains("could not be read"), "{length}: {told}");
+                let error = read(cut.path(), Part::WHOLE, u32::MAX).unwrap_err().to_string();
+                assert!(error.contains("could not be read"), "{length}: {error}");
             }
         }
         let none = read(Path::new("/none/of/this"), Part::WHOLE, u32::MAX).unwrap_err().to_string();

@@ -7,7 +7,7 @@ mod source;
 
 use std::ops::Range;
 
-pub use file::{Dealt, Part, each_sample, read};
+pub use file::{Part, Sharding, each_sample, read};
 pub use generated::Shape;
 pub use source::Source;
 pub(crate) use source::{Held, of_rank};

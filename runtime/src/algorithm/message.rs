@@ -25,7 +25,7 @@ pub(crate) fn look<T: Element>(group: &Shared<T>) -> MutexGuard<'_, Group<T>> {
     group.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What comes of a step.
+/// The result of a step.
 pub(crate) enum Outcome<T: Element> {
     /// All groups are committed.
     Delivered { sums: Sums<T>, lost: f64, times: Vec<Times> },
@@ -40,7 +40,7 @@ pub(crate) enum Outcome<T: Element> {
 /// The sums over all workers by group, with the blocks that they are cut into.
 pub(crate) type Sums<T> = Vec<(Partition, Vec<Bag<T>>)>;
 
-/// Whom to tell what comes of a step. When it is dropped, the groups are at rest; `resting` gets how long a step took that was delivered.
+/// Where the outcome of a step goes. When it is dropped, the groups are at rest; `resting` gets how long a step took that was delivered.
 pub(crate) struct Reply<T: Element> {
     pub(crate) outcome: oneshot::Sender<Result<Outcome<T>, Error>>,
     pub(crate) resting: mpsc::Sender<Duration>,
@@ -48,7 +48,7 @@ pub(crate) struct Reply<T: Element> {
 }
 
 impl<T: Element> Reply<T> {
-    /// Says what has come of the step, once its groups are at rest and `over` was called.
+    /// Returns the result of the step, once its groups are at rest and `over` was called.
     pub(crate) fn give(self, concluded: Result<Outcome<T>, Error>, over: impl FnOnce()) {
         let Self { outcome, resting, open } = self;
         if let Ok(Outcome::Delivered { times, .. }) = &concluded {
@@ -57,7 +57,7 @@ impl<T: Element> Reply<T> {
         // A trainer that has the outcome can begin the next step at once.
         drop((resting, open));
         over();
-        // Nobody waits if the handle was dropped.
+        // Nothing waits if the handle was dropped.
         let _ = outcome.send(concluded);
     }
 }
@@ -149,7 +149,7 @@ pub(crate) struct Worked<T: Element> {
 }
 
 impl<T: Element> Worked<T> {
-    /// Brings it to the first message. Of sums that are not finite, which a device tells only now, nothing is exchanged, nor where memory is
+    /// Brings it to the first message. Of sums that are not finite, which a device reports only now, nothing is exchanged, nor where memory is
     /// missing to select: then the step is left out, if it may be.
     pub(crate) fn checked(
         mut self,
@@ -187,7 +187,7 @@ impl<T: Element> Worked<T> {
     }
 }
 
-/// Tells an algorithm actor.
+/// Sends a message to an algorithm actor.
 pub(crate) fn tell<T: Element>(mailbox: &Mailbox, first: u32, message: Message<T>) {
     mailbox.send(Command::To(first, Box::new(message)));
 }

@@ -25,7 +25,7 @@ const DOUBT_OF_TEAMS: f64 = 1.25;
 /// What is tried after the first choice, at most.
 const TRIES: usize = 10;
 
-/// A method that took at most this many times as long as the fastest may be the fastest in truth.
+/// A method that took at most this many times as long as the fastest may really be the fastest.
 const CLOSE: f64 = 1.25;
 
 /// How many of them take turns, at most, and how often.
@@ -88,8 +88,8 @@ impl Course {
         !self.decided && self.steps.len() >= TRANSIENT + COUNTED
     }
 
-    /// The seconds of the steps that count, on this rank: [`COUNTED`] numbers. Those of a course that is not due are of no
-    /// use to anybody.
+    /// The seconds of the steps that count, on this rank: [`COUNTED`] numbers. Those of a course that is not due are not
+    /// used.
     pub(super) fn counted(&self) -> impl Iterator<Item = f64> {
         (TRANSIENT..TRANSIENT + COUNTED).map(|i| self.steps.get(i).copied().unwrap_or(f64::INFINITY))
     }

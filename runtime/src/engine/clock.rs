@@ -1,4 +1,4 @@
-//! What the I/O thread does from time to time: signs of life, silence, and a look at who waits for whom.
+//! What the I/O thread does periodically: signs of life, silence, and a check of which rank waits for which.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Engine {
         self.io.offer();
     }
 
-    /// Tells of waits that are longer than the time-out, and ends the job where one would never end.
+    /// Reports waits that are longer than the time-out, and ends the job where one would never end.
     fn look_at_waits(&mut self) {
         let Self { io, actors, notes, warnings, timeout, .. } = self;
         let mut waits: Vec<Waiting> = actors.values().flat_map(|actor| actor.waits()).collect();
@@ -59,7 +59,7 @@ impl Engine {
             } else {
                 String::new()
             };
-            // By then one that cannot be told that the step was cancelled has been named.
+            // By then a rank that cannot be notified of the cancelled step has been named.
             if !reason.is_empty() && waited >= 2 * *timeout {
                 let reason = format!(
                     "{reason}: the two can never meet; all ranks must take the same steps and make the same calls"

@@ -1,4 +1,4 @@
-//! What comes from the network, and whom it is for.
+//! What comes from the network, and where it goes.
 
 use std::task::Poll;
 
@@ -61,12 +61,12 @@ impl Engine {
             self.io.worker.hear(peer, self.io.now);
             let ended = match received.map(|message| self.received(peer, message)) {
                 Ok(Ok(())) => None,
-                // Nobody can know better who is to blame.
+                // No other rank knows better which one is to blame.
                 Ok(Err(what)) => {
                     return self.distrust(peer, format!("it broke the rules: {what}"));
                 }
                 Err(_) if self.io.worker.has_left(peer) => Some(String::new()),
-                // Who reads what nobody has sent knows it first-hand, and what is said to the peer still arrives.
+                // A rank that reads what was never sent is the first to know, and what it sends to the peer still arrives.
                 Err(error @ (LinkError::Damaged { .. } | LinkError::TooLong { .. })) => {
                     return self.distrust(peer, error.to_string());
                 }
@@ -105,7 +105,7 @@ impl Engine {
     fn received(&mut self, peer: Peer, Message { tag, payload }: Message) -> Result<(), Broken> {
         let Self { io, actors, notes, volleys, .. } = self;
         match Topic::of(tag).ok_or("it sent a message of an unknown kind")? {
-            Topic::Alive if io.positions.told(peer, &payload) => {}
+            Topic::Alive if io.positions.report(peer, &payload) => {}
             Topic::Alive => return Err("its sign of life makes no sense"),
             Topic::Bags(id) => {
                 io.link(peer).charge(id.gradient, &payload)?;
@@ -124,7 +124,7 @@ impl Engine {
             }
             Topic::Credit { gradient } => {
                 if gradient < SERVED && gradient > io.gradients + EARLY || server::is_unassigned(gradient) {
-                    return Err("it gives credit for gradients that nobody has");
+                    return Err("it gives credit for gradients that do not exist");
                 }
                 let is_gone = io.is_gone(gradient);
                 io.link(peer).allow(gradient, is_gone, &payload)?;
@@ -136,9 +136,9 @@ impl Engine {
                 io.steps.heard(peer.0, id, word)?;
             }
             Topic::Silence => {
-                let told = Silence::decode(&payload, io.role_map.ranks);
-                let told = told.ok_or("what it says about silence makes no sense")?;
-                io.worker.handle(Event::Told(told), io.now);
+                let silence = Silence::decode(&payload, io.role_map.ranks);
+                let silence = silence.ok_or("what it says about silence makes no sense")?;
+                io.worker.handle(Event::Reported(silence), io.now);
             }
             Topic::Bye => {
                 io.link(peer).parted(&payload)?;

@@ -109,7 +109,7 @@ fn a_job_without_an_id_is_refused() {
 }
 
 #[test]
-fn variables_that_anybody_may_export_start_nothing() {
+fn variables_that_any_program_may_export_start_nothing() {
     assert_eq!(config(&[("MASTER_ADDR", "localhost")]).unwrap().world_size, 1);
     assert_eq!(config(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]).unwrap().world_size, 1);
 }

@@ -13,7 +13,7 @@ use crate::group::{Group, Refused, Unfit, refusal_there};
 use crate::layout::{LayoutError, Parameter};
 
 impl Gradients {
-    /// A gradient of so many entries has come. Says which parameter's.
+    /// A gradient of this many entries has come. Says which parameter's.
     pub(super) fn receive(&mut self, parameter: &str, len: usize) -> Result<usize, Error> {
         self.receive_of_kind(parameter, false, |p| p.expect(len))
     }
@@ -166,10 +166,10 @@ impl Gradients {
 }
 
 /// A step that cannot be completed any more ends the job at once: its groups that are in flight would keep all ranks waiting. So does one
-/// that lacked memory and was not gone on with: all ranks are told why.
+/// that lacked memory and was not gone on with: all ranks report why.
 impl Drop for Gradients {
     fn drop(&mut self) {
-        // A panic is told with what it says.
+        // A panic is reported with its message.
         if thread::panicking() || self.alive().is_err() {
             return;
         }

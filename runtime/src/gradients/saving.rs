@@ -291,7 +291,7 @@ impl Gradients {
 
 /// What this rank goes on from, once all ranks have said that they can, and from where.
 pub(crate) fn together(session: &Inner, own: Result<State, Error>, number: u32) -> Result<State, Error> {
-    let told: Told = match &own {
+    let said: Restored = match &own {
         Ok(State { step, skipped, run, method, .. }) => {
             let (run, method) = (run.clone(), method.clone());
             Ok(Stand { step: *step, skipped: *skipped, workers: number, run, method })
@@ -299,12 +299,12 @@ pub(crate) fn together(session: &Inner, own: Result<State, Error>, number: u32) 
         Err(Error::Failed(_)) => return own,
         Err(error) => Err(error.to_string()),
     };
-    let note = serde_json::to_vec(&told).unwrap_or_default();
+    let note = serde_json::to_vec(&said).unwrap_or_default();
     let notes = session.gather(Purpose::Load, &note)?;
     let own = own?;
     let mut first = None;
     for (rank, note) in (0..).zip(notes) {
-        match serde_json::from_slice::<Told>(&note) {
+        match serde_json::from_slice::<Restored>(&note) {
             Ok(Ok(stand)) => {
                 let first = first.get_or_insert_with(|| (rank, stand.clone()));
                 if first.1 != stand {
@@ -323,7 +323,7 @@ pub(crate) fn together(session: &Inner, own: Result<State, Error>, number: u32) 
 }
 
 /// Where a checkpoint stands, or why there is none to go on from.
-type Told = Result<Stand, String>;
+type Restored = Result<Stand, String>;
 
 /// What must be the same of all ranks' checkpoints.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{Gathering, Gradients};
 use crate::algorithm::Times;
 
-/// Where this worker's time in a step went, summed over its groups but for `under_way` and `waiting`.
+/// How this worker's time in a step was spent, summed over its groups except for `under_way` and `waiting`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTimes {
     /// Accumulating gradients, choosing entries and preparing messages.
@@ -18,7 +18,7 @@ pub struct StepTimes {
     pub under_way: Duration,
     /// How long `ready` waited because the compute threads' queue was full, which has room for 1024 groups.
     pub blocked: Duration,
-    /// How long `wait` kept the trainer waiting.
+    /// How long the trainer was blocked in `wait`.
     pub waiting: Duration,
 }
 

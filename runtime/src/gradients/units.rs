@@ -1,4 +1,4 @@
-//! Groups of one layout that do not travel in the same steps: each is a gradient of its own.
+//! Groups of one layout that are not exchanged in the same steps: each is a gradient of its own.
 
 use std::sync::Arc;
 

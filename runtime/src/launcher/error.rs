@@ -12,10 +12,10 @@ pub enum LaunchError {
         /// What was found instead.
         found: &'static str,
     },
-    /// There is nobody to start.
+    /// There is no worker to start.
     #[error("expected at least one worker, found none; ask for one or more, or name a host")]
     NoWorkers,
-    /// Servers, and nobody whom they could serve.
+    /// Servers, and no worker that they could serve.
     #[error(
         "{servers} parameter servers in {processes} processes{}; expected more processes than servers, or as many where each is co-located",
         if *colocated { ", each co-located with a worker" } else { "" }
@@ -120,7 +120,7 @@ pub enum LaunchError {
     },
     /// A host has no means to end a worker together with its children.
     #[error(
-        "host {host} has neither the command setsid nor a shell with job control, so nobody could end a worker's \
+        "host {host} has neither the command setsid nor a shell with job control, so nothing could end a worker's \
          children; install util-linux there"
     )]
     Sessions {

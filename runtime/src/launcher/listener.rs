@@ -10,7 +10,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 /// The numbers that a shell can close and has no use for itself.
 const NUMBERS: RangeInclusive<i32> = 5..=9;
 
-/// See the module. It does not listen yet: who comes too early is refused, and tries again.
+/// See the module. It does not listen yet: a worker that comes too early is refused, and tries again.
 pub(super) struct Listener(OwnedFd);
 
 impl Listener {

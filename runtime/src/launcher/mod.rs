@@ -29,7 +29,7 @@ pub use error::LaunchError;
 pub use supervise::run;
 pub use wrapper::quote;
 
-/// Reaches a host by ssh. It never asks for a password, since nobody could answer for many hosts at once, and notices
+/// Reaches a host by ssh. It never asks for a password, since a user cannot answer for many hosts at once, and notices
 /// within a quarter of a minute when a host is gone.
 pub const SSH: &str =
     "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
@@ -71,11 +71,11 @@ pub struct Job {
     pub env: Vec<(String, String)>,
     /// Where the workers find each other, as host:port. Otherwise a random port of the first host.
     pub rendezvous: Option<String>,
-    /// The port at the first host, when it shall not be random.
+    /// The port at the first host, where it is not random.
     pub port: Option<u16>,
     /// Where the workers run, on every host; otherwise in the launcher's own directory.
     pub directory: Option<PathBuf>,
-    /// How many of the slots, the last ones, are parameter servers, or where servers live otherwise; and what becomes of the job when a worker fails.
+    /// How many of the slots, the last ones, are parameter servers, or where servers live otherwise; and whether the job goes on when a worker fails.
     pub roles: Roles,
     /// What is shown of the workers' output.
     pub output: Output,
@@ -124,13 +124,13 @@ pub enum Output {
     RankZero,
     /// Nothing. Every line arrives as an [`Event`] whose kind is [`STANDARD_OUTPUT`] or [`STANDARD_ERROR`], and whose body
     /// is the line as text. A line above 64 KiB arrives in several.
-    Told,
+    Events,
 }
 
-/// The kind of an event that is a line of a worker's standard output, with [`Output::Told`].
+/// The kind of an event that is a line of a worker's standard output, with [`Output::Events`].
 pub const STANDARD_OUTPUT: &str = "launcher.output";
 
-/// The kind of an event that is a line of a worker's standard error, with [`Output::Told`].
+/// The kind of an event that is a line of a worker's standard error, with [`Output::Events`].
 pub const STANDARD_ERROR: &str = "launcher.error";
 
 /// The exit code of a job that was ended at its limit, which is that of timeout(1).
@@ -153,7 +153,7 @@ pub struct Outcome {
     /// 0; after a failure, that worker's (128 + n after signal n); 130 after Ctrl-C, 143 after SIGTERM, [`OVER_LIMIT`] after
     /// the job's limit.
     pub exit_code: u8,
-    /// Who failed, which is the job's last line; none if nobody did, or if the job was interrupted or over its limit before
-    /// anybody did.
+    /// Which worker failed, which is the job's last line; none if no worker did, or if the job was interrupted or over its limit before
+    /// one did.
     pub failure: Option<Failure>,
 }

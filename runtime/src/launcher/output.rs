@@ -77,7 +77,7 @@ impl Screen {
     pub fn sheet(&self, output: Output, rank: u32, world: u32, news: &mpsc::Sender<(u32, News)>) -> Sheet {
         let out = |prefix| To::Out(self.out.clone(), prefix);
         let [out_prefix, err_prefix] = self.colours.map(|colour| prefix(rank, world, colour));
-        let told = |kind| To::Supervisor(news.clone(), rank, kind);
+        let events = |kind| To::Supervisor(news.clone(), rank, kind);
         let lines = |to| Style { to, raw: false };
         match (output, rank) {
             (Output::Prefixed, _) => Sheet { out: lines(out(out_prefix)), err: lines(To::Err(err_prefix)) },
@@ -85,13 +85,13 @@ impl Screen {
                 Sheet { out: Style { to: out(Vec::new()), raw: true }, err: lines(To::Err(Vec::new())) }
             }
             (Output::RankZero, _) => Sheet { out: lines(To::Nowhere), err: lines(To::Err(err_prefix)) },
-            (Output::Told, _) => {
-                Sheet { out: lines(told(STANDARD_OUTPUT)), err: lines(told(STANDARD_ERROR)) }
+            (Output::Events, _) => {
+                Sheet { out: lines(events(STANDARD_OUTPUT)), err: lines(events(STANDARD_ERROR)) }
             }
         }
     }
 
-    /// Waits until everything is written; on standard error, for as long as somebody reads.
+    /// Waits until everything is written; on standard error, for as long as it is read.
     pub async fn finish(self) {
         let Screen { out, out_finished, .. } = self;
         drop(out);
@@ -119,7 +119,7 @@ impl Style {
             }
             To::Supervisor(news, rank, kind) => {
                 let text = String::from_utf8_lossy(line).into_owned();
-                drop(news.send((*rank, News::Told((*kind).to_owned(), text.into()))).await);
+                drop(news.send((*rank, News::Event((*kind).to_owned(), text.into()))).await);
             }
         }
     }

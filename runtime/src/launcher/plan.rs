@@ -15,7 +15,7 @@ use crate::{inherited, report};
 /// Ports below the range that systems give out by themselves, so that no outgoing connection takes one first.
 const PORTS: std::ops::RangeInclusive<u16> = 20000..=32767;
 
-/// Set by the launcher for every worker, and by nobody else.
+/// Set by the launcher for every worker, and by nothing else.
 const RESERVED: [&str; 11] = [
     "GLEANER_RANK",
     "GLEANER_WORLD_SIZE",
@@ -161,7 +161,7 @@ fn check_environment(variables: &[(String, String)]) -> Result<(), LaunchError> 
 }
 
 /// The address where the workers find each other on this machine, and a socket that is bound to it: rank 0 is given it, so that
-/// nobody takes the port meanwhile. What was asked for and cannot be had is left for rank 0 to speak of.
+/// no other process takes the port meanwhile. Where that is impossible, rank 0 reports it.
 fn here(first: &Host, port: Option<u16>) -> Result<(String, Option<Listener>), LaunchError> {
     let host = first.address.as_deref().unwrap_or("127.0.0.1");
     let mut found = (port.map_or_else(random_port, Ok)?, None);

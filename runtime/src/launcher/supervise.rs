@@ -31,7 +31,7 @@ const STOPPED: Duration = Duration::from_secs(10);
 /// On most machines.
 const SIGSTOP: u8 = 19;
 
-/// Runs a job to its end, and shows its output. Blocks; `on_event` hears what the workers tell.
+/// Runs a job to its end, and shows its output. Blocks; `on_event` gets what the workers report.
 ///
 /// From the first call on, Ctrl-C and SIGTERM end a job rather than this process, for as long as this process lives:
 /// who runs several jobs stops at an [`Outcome::exit_code`] of 130 or 143. Not to be called from within an async
@@ -125,7 +125,7 @@ struct Course<F> {
     stage: watch::Sender<Stage>,
     /// Asks all workers how they are.
     looks: watch::Sender<()>,
-    /// When to ask next, once somebody has ended well.
+    /// When to ask next, once a worker has ended well.
     next_look: Option<Instant>,
     /// Whose program has not ended; since when it is stopped, and how much processor time it had used by then.
     running: BTreeMap<u32, Option<(u64, Instant)>>,
@@ -141,7 +141,7 @@ struct Course<F> {
 impl<F: FnMut(Event)> Course<F> {
     fn hear(&mut self, rank: u32, news: News) {
         match news {
-            News::Told(kind, body) => (self.on_event)(Event { rank, kind, body }),
+            News::Event(kind, body) => (self.on_event)(Event { rank, kind, body }),
             // A worker that is being ended looks to others as if it had failed.
             News::Blamed(_) if *self.stage.borrow() > Stage::Run => {}
             News::Blamed(failed) => self.record.reported(rank, failed),
@@ -180,7 +180,7 @@ impl<F: FnMut(Event)> Course<F> {
         role_map.drops(rank) && !self.record.failed() && !self.record.blames(|rank| !role_map.drops(rank))
     }
 
-    /// Asks how those are that still run when others have ended well. Nobody waits for them any more who would notice
+    /// Asks about those that still run when others have ended well. No worker waits for them any more that would notice
     /// that they are stopped.
     fn look(&mut self) {
         self.next_look = Some(Instant::now() + LOOKING);
@@ -209,7 +209,7 @@ impl<F: FnMut(Event)> Course<F> {
         }
     }
 
-    /// Ends the job with this exit code, unless somebody has failed.
+    /// Ends the job with this exit code, unless a worker has failed.
     fn end_early(&mut self, code: u8) {
         if !self.record.failed() {
             self.early.get_or_insert(code);
@@ -226,7 +226,7 @@ impl<F: FnMut(Event)> Course<F> {
         });
     }
 
-    /// Waits until the output is written, unless somebody is impatient.
+    /// Waits until the output is written, unless it is interrupted.
     async fn show_rest(&mut self, screen: Screen, interrupts: &mut Interrupts) {
         let mut finish = std::pin::pin!(screen.finish());
         if *self.stage.borrow() < Stage::StopNow {

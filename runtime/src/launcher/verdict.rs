@@ -8,7 +8,7 @@ use crate::failure::Failure;
 /// How a worker ended badly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Bad {
-    /// Its exit code, as a shell tells it: 128 + n after signal n; and its last line on standard error.
+    /// Its exit code, as a shell reports it: 128 + n after signal n; and its last line on standard error.
     Exit { code: u8, said: String },
     /// In another way: what connected it to the launcher ended first, or it was stopped. With this exit code for the job.
     Otherwise { code: u8, reason: String },
@@ -19,18 +19,18 @@ pub(super) enum Bad {
 pub(super) struct Record {
     /// How many workers the job has.
     world: u32,
-    /// Who ended badly of their own accord, in the order of time.
+    /// Workers that ended badly of their own accord, in the order of time.
     bad: Vec<(u32, Bad)>,
-    /// Who had to be stopped after a failure.
+    /// Workers that had to be stopped after a failure.
     stopped: Vec<u32>,
-    /// Who ended with exit code 0.
+    /// Workers that ended with exit code 0.
     well: Vec<u32>,
-    /// Who blamed whom, in the order of time.
+    /// Which worker blamed which, in the order of time.
     reports: Vec<(u32, Failure)>,
 }
 
 impl Record {
-    /// Of so many workers.
+    /// Of this many workers.
     pub fn of(world: u32) -> Self {
         Self { world, ..Self::default() }
     }
@@ -65,10 +65,10 @@ impl Record {
         !self.bad.is_empty()
     }
 
-    /// The failure, and the exit code of the job: the worker's own. None while nobody ended badly.
+    /// The failure, and the exit code of the job: the worker's own. None while no worker ended badly.
     ///
-    /// One failure makes others fail, in no particular order, so time alone does not tell. The culprit is whom most
-    /// workers blame, be it that it ended badly, hung until it was stopped, or ended well and too early; if they blame nobody,
+    /// One failure makes others fail, in no particular order, so time alone does not decide. The culprit is the one that most
+    /// workers blame, be it that it ended badly, hung until it was stopped, or ended well and too early; if they blame none,
     /// the first to end badly. It speaks for itself, unless it blames another: then those speak who blame it.
     pub fn verdict(&self) -> Option<(Failure, u8)> {
         let (first, _) = self.bad.first()?;
@@ -103,7 +103,7 @@ impl Record {
 
     fn most_blamed(&self) -> Option<u32> {
         // Those who do not reach rank 0 blame it, and it judges: if it lives to blame another, it was not the cause, unless
-        // most of the others do not reach it. Then its own word does not count. Those whom it has told who is missing blame nobody.
+        // most of the others do not reach it. Then its own word does not count. Those that know from it which one is missing blame none.
         let judges = self.reports.iter().any(|(by, report)| *by == 0 && report.rank != 0);
         let against = self.reports.iter().filter(|(by, report)| *by != 0 && report.rank == 0).count();
         let is_cut_off = 2 * against >= self.world as usize;
@@ -282,7 +282,7 @@ mod tests {
         let own = "it says itself: rank 0 failed: could not reach rank 0";
         let expected = format!("rank 2 failed: rank 2 did not come; {own} (exit code 1)");
         assert_eq!((&line_of_two, code), (&expected, 1));
-        // Nor if all others were told by it, and blame nobody.
+        // Nor if all others heard it from rank 0, and blame none.
         let (line_of_one, code) = line(&record(&[(2, 1), (0, 1)], &[], &[reports[0], reports[2]]));
         assert_eq!((line_of_one, code), (expected, 1));
         // If most of the others do not reach it, it is the one that is cut off.
@@ -290,7 +290,7 @@ mod tests {
         let (line_of_most, code) = line(&record(&[(2, 1), (0, 1), (3, 1), (5, 1)], &[], &most));
         let expected = format!("rank 0 failed: {gone}; it says itself: rank 2 failed: {late} (exit code 1)");
         assert_eq!((line_of_most, code), (expected, 1));
-        // One that is dead blames nobody.
+        // One that is dead blames none.
         let (line, code) = line(&record(&[(0, 137), (2, 1), (3, 1)], &[], &reports[..2]));
         assert_eq!((line.as_str(), code), ("rank 0 failed: killed by signal 9 (SIGKILL)", 137));
     }

@@ -36,14 +36,14 @@ pub(super) enum Stage {
     Run,
     /// They end; what they printed is still shown.
     Stop,
-    /// They end, and nobody waits for a slow reader of their output.
+    /// They end, and a slow reader of their output is not waited for.
     StopNow,
 }
 
-/// What a worker's task tells the supervisor.
+/// What a worker's task reports to the supervisor.
 pub(super) enum News {
     /// The worker said something.
-    Told(String, Value),
+    Event(String, Value),
     /// The worker said who is to blame.
     Blamed(Failure),
     /// Whether one of its processes is stopped, and how much processor time all of them have used, in ticks.
@@ -322,7 +322,7 @@ impl Listener {
 
     async fn text(&self, line: &[u8]) {
         let text: String = String::from_utf8_lossy(line).trim().chars().take(300).collect();
-        // Rules and brackets tell nothing.
+        // Rules and brackets explain nothing.
         if text.contains(char::is_alphanumeric) {
             self.seen.send_if_modified(|seen| {
                 seen.said = text;
@@ -356,9 +356,9 @@ impl Listener {
                 Ok(failed) => News::Blamed(failed),
                 Err(_) => return,
             },
-            _ => News::Told(kind, body),
+            _ => News::Event(kind, body),
         };
-        // Without a supervisor there is nobody to tell.
+        // Without a supervisor it goes nowhere.
         let _ = self.news.send((self.rank, news)).await;
     }
 }
@@ -371,7 +371,7 @@ fn in_words(status: ExitStatus) -> String {
     }
 }
 
-/// The exit code as a shell tells it.
+/// The exit code as a shell reports it.
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)

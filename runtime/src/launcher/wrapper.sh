@@ -11,7 +11,7 @@ gleaner_event() {
     printf '\036gleaner {"kind":"launcher.%s","body":%s}\n' "$1" "$2" >&4
 }
 
-# Who is alive in the worker's session: children that made process groups of their own are among them, and so is the
+# The processes that are alive in the worker's session: children that made process groups of their own are among them, and so is the
 # worker before it made its session. Without setsid or /proc, it is the worker's process group.
 gleaner_members() {
     if [ -n "$gleaner_setsid" ] && [ -e /proc/self/stat ]; then
@@ -36,7 +36,7 @@ gleaner_signal() {
 gleaner_end() {
     [ -n "$(gleaner_members)" ] || return
     gleaner_signal TERM
-    # Who is stopped does not hear it otherwise.
+    # A stopped process does not get it otherwise.
     gleaner_signal CONT
     gleaner_since=$(date +%s)
     while { sleep 0.1 || sleep 1; } && [ -n "$(gleaner_members)" ]; do
@@ -46,7 +46,7 @@ gleaner_end() {
     done
 }
 
-# Tells whether somebody in the worker's session is stopped, and the processor time that all in it have used.
+# Prints whether a process in the worker's session is stopped, and the processor time that all in it have used.
 gleaner_look() {
     [ -n "$gleaner_setsid" ] && [ -e /proc/self/stat ] || return
     gleaner_stopped=false gleaner_time=0
@@ -107,7 +107,7 @@ set +m
 unset gleaner_secret
 [ -z "$gleaner_listener" ] || eval "exec $gleaner_listener<&-"
 
-# From here on this shell is silent: some shells tell of a killed job by quoting its commands.
+# From here on this shell is silent: some shells report a killed job by quoting its commands.
 exec >/dev/null 2>&1
 gleaner_watch <&3 3<&- &
 gleaner_watcher=$!

@@ -7,7 +7,7 @@ use gleaner_transport::{LinkError, Peer};
 
 use super::*;
 
-/// A transport over which so many bytes have gone.
+/// A transport over which this many bytes have gone.
 #[derive(Clone, Default)]
 struct Counted(Arc<Mutex<Moved>>);
 

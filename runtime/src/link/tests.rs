@@ -68,12 +68,12 @@ fn bag(gradient: u32, step: u64, length: usize) -> Message {
 }
 
 impl Case {
-    /// The peer grants so many bytes of a gradient in all.
+    /// The peer grants this many bytes of a gradient in all.
     fn allow(&mut self, gradient: u32, bytes: u64) {
         self.link.allow(gradient, false, &bytes.to_le_bytes()).unwrap();
     }
 
-    /// Writes while the transport may take so many messages more; what it was given since the last time.
+    /// Writes while the transport may take this many messages more; what it was given since the last time.
     fn flush(&mut self, room: usize) -> Vec<Topic> {
         self.fake.0.lock().unwrap().room = room;
         self.link.flush(Instant::now());
@@ -226,7 +226,7 @@ fn what_waits_when_a_gradient_goes_is_still_sent() {
 #[test]
 fn who_says_goodbye_twice_or_answers_none_breaks_the_rules() {
     let mut case = case();
-    assert!(case.link.all_came().is_err(), "nobody has said goodbye");
+    assert!(case.link.all_came().is_err(), "no goodbye was sent");
     case.link.part();
     case.flush(ALL);
     assert_eq!(case.link.all_came(), Ok(()));

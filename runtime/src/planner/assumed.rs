@@ -58,7 +58,7 @@ impl Assumed {
         Ok(Self { times, expected, planned: expected, stalls, is_new: true })
     }
 
-    /// Measured times less what is expected to stall the layers. What stalls one layer by the plan may in truth stall several after it, so no
+    /// Measured times less what is expected to stall the layers. What stalls one layer by the plan may really stall several after it, so no
     /// layer is finished before the one before, and what is too much for one is taken off the next.
     pub(super) fn without_stalls(&self, mut measured: Measured) -> Measured {
         let (mut finished, mut stalled, mut alone) = (0.0, 0.0, 0.0_f64);
@@ -115,7 +115,7 @@ impl Assumed {
         Self { times, ..self }
     }
 
-    /// Expects iterations so many times longer, or shorter, as with other groups were found instead of what is expected of those in the same
+    /// Expects iterations this many times longer, or shorter, as with other groups were found instead of what is expected of those in the same
     /// times: what the model misses of them it misses of these.
     pub(super) fn corrected(mut self, other: &Self, found: f64) -> Self {
         if found > 0.0 && other.expected.iteration > 0.0 {

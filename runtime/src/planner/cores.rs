@@ -8,7 +8,7 @@ use gleaner_algorithms::merging::{Costs, GroupCost, MergingError, Placement, Pre
 use super::PlanError;
 use crate::session::Session;
 
-/// Who has a core.
+/// Which worker has a core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cores {
     /// Where selection runs: beside the backward pass if a core is free for it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gleaner_algorithms::{Method, Sparsity};
 
-/// A layer has at least so many entries to be selected in a step.
+/// A layer has at least this many entries to be selected in a step.
 const FEWEST: f64 = 16.0;
 
 /// The parameters as layers, in the order in which they are finished. With a sparse method a parameter that has fewer than

@@ -82,7 +82,7 @@ impl Outlook<'_> {
     }
 }
 
-/// The model with a network so many times slower.
+/// The model with a network this many times slower.
 fn slower(mut model: Model, factor: f64) -> Model {
     model.network.latency = model.network.latency.mul_f64(factor);
     model.network.bytes_per_second /= factor;

@@ -139,22 +139,22 @@ fn what_is_expected_is_renewed() {
     let ranks: Vec<_> =
         memory::networks(3).into_iter().map(|network| thread::spawn(move || rank(network))).collect();
     let ranks: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-    let told = |at: usize| {
+    let planned_at = |at: usize| {
         let (_, expected, planned, _) = &ranks[0][at];
         (expected.unwrap(), planned.unwrap())
     };
     assert!(
         ranks[0][..FIRST - 1].iter().all(|(_, expected, planned, _)| expected.is_none() && planned.is_none())
     );
-    let (first, planned) = told(FIRST - 1);
+    let (first, planned) = planned_at(FIRST - 1);
     assert_eq!(first, planned);
-    assert_eq!(told(FIRST + STEADY - 2), (first, planned), "not before its time");
-    let (second, still) = told(FIRST + STEADY - 1);
+    assert_eq!(planned_at(FIRST + STEADY - 2), (first, planned), "not before its time");
+    let (second, still) = planned_at(FIRST + STEADY - 1);
     assert_eq!(still, planned);
     // Both passes, and the last of three groups whose exchanges take as long.
     let takes = |slower: f64| 0.01 + slower * (0.09 + 0.02 / 3.0);
     assert!((second.iteration / takes(1.1) - 1.0).abs() < 1e-3, "{first:?}, {second:?}");
-    let (third, still) = told(FIRST + STEADY + WINDOW - 1);
+    let (third, still) = planned_at(FIRST + STEADY + WINDOW - 1);
     assert_eq!(still, planned);
     assert!((third.iteration / takes(1.2) - 1.0).abs() < 1e-3, "{first:?}, {third:?}");
     // The groups rest on the first times until the drift is too large.

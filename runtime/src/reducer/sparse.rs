@@ -74,7 +74,7 @@ impl<T: Element> SparseReducer<T> {
         Reducer::with(self.session.clone(), self.stream, parameter, method, Reduction::Sum, || Home::Sparse)
     }
 
-    /// What runs the method that is expected to be cheapest for so many entries.
+    /// What runs the method that is expected to be cheapest for this many entries.
     fn choose(&mut self, entries: usize) -> Result<Reducer<T>, Error> {
         let mut auto = Auto::sparse(&self.session, &self.choice, (self.parameter.len, entries))?;
         auto.announce(false, None);
@@ -103,7 +103,7 @@ impl<T: Element> SparseReducer<T> {
 
     /// Adds the entries to the residual, so that they are free when this returns, and starts the all-reduce of what is there.
     /// While the step before is under way, this waits until it is committed. The step goes on and is committed by itself,
-    /// whether or not anybody waits for its handle; [`Update::sparse`](crate::Update::sparse) gives what it delivers. With the
+    /// whether or not its handle is waited for; [`Update::sparse`](crate::Update::sparse) gives what it delivers. With the
     /// method `auto`, the first of these calls waits for that of all ranks, and so does each by which its choice is revised.
     ///
     /// # Errors

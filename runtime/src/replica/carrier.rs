@@ -32,7 +32,7 @@ pub(crate) struct Finished {
     pub(crate) under_way: Duration,
     /// Entries of the update that are not zero, where the update is known.
     pub(crate) entries: u64,
-    /// Whom it waited for, where the carrier knows.
+    /// The rank that it waited for, where the carrier knows.
     pub(crate) awaited: Awaited,
     /// Why some of it was left out, on all ranks alike.
     pub(crate) skipped: Option<Skipped>,

@@ -89,7 +89,7 @@ pub struct Replica {
     since: Instant,
 }
 
-/// How steps go about their stages.
+/// How steps run their stages.
 trait Driver: Send {
     /// Exchanges a gradient. Afterwards `parameters` are those of the next pass.
     fn step(
@@ -114,7 +114,7 @@ trait Driver: Send {
     /// Goes on from what was saved.
     fn load(&mut self, state: &State) -> Result<(), CheckpointError>;
 
-    /// Goes on after so many exchanges from these true values, with nothing under way. Says which step comes next.
+    /// Goes on after this many exchanges from these true values, with nothing under way. Says which step comes next.
     fn begin(&mut self, exchanges: u64, values: &[f32]) -> u64;
 }
 
@@ -200,7 +200,7 @@ impl Replica {
             let rules = (&options.method, sgd);
             Box::new(Reduced::new(&session, channel, layout, rules, initial, weight, splitter)?)
         };
-        // From here on anybody may send.
+        // From here on any rank may send.
         let run = session.agree_and_draw(Purpose::Replica, "ready")?;
         let mut end = 0;
         let names: Vec<(String, Range<usize>)> = layout
@@ -370,7 +370,7 @@ fn weight(session: &Inner, samples: u64) -> Result<Option<f32>, Error> {
     let mut all = Vec::new();
     for (rank, note) in (0..).zip(session.gather(Purpose::Replica, &samples.to_le_bytes())?) {
         let Ok(note) = <[u8; 8]>::try_from(&note[..]) else {
-            let reason = format!("it told {} bytes of its samples, expected 8", note.len());
+            let reason = format!("it sent {} bytes about its samples, expected 8", note.len());
             return Err(session.fail(Failure { rank, step: None, reason }));
         };
         all.push(u64::from_le_bytes(note));

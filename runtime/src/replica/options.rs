@@ -37,7 +37,7 @@ pub struct Pass {
     pub loss: f32,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Debug, Default)]
 pub struct Stepped {
     /// For how long the pass was over and the next could not begin: batch synchronisation time.
@@ -52,14 +52,14 @@ pub struct Stepped {
     pub budget: Option<(u64, u64)>,
     /// Entries of the updates that came in this step and are not zero, where the updates are known.
     pub entries: u64,
-    /// Whom the worker waited for, where servers tell.
+    /// Which worker was waited for, where servers report it.
     pub awaited: Awaited,
     /// Why an update that came in this step was left out, on all ranks alike.
     pub skipped: Option<Skipped>,
 }
 
 impl Stepped {
-    /// With what came of the stage that was waited for.
+    /// With the result of the stage that was waited for.
     pub(super) fn routine(self, finished: Finished) -> Self {
         let entries = self.entries + finished.entries;
         Self { entries, awaited: finished.awaited, skipped: finished.skipped.or(self.skipped), ..self }

@@ -36,12 +36,12 @@ pub(super) struct Splitter {
     epoch: u64,
     /// What the network is like; not asked for where the share is fixed.
     probed: Option<Probed>,
-    told: Told,
+    measured: Measured,
 }
 
 /// What is carried from step to step beside the importances.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Told {
+struct Measured {
     tuning: Tuning,
     /// The entries whose exchange takes no longer than a pass.
     allowed: usize,
@@ -66,7 +66,7 @@ impl Splitter {
         };
         let (session, method) = (session.clone(), method.clone());
         let importances = vec![0.0; entries.len()];
-        Ok(Self { session, osp, method, entries, importances, epoch, probed, told: Told::default() })
+        Ok(Self { session, osp, method, entries, importances, epoch, probed, measured: Measured::default() })
     }
 
     /// Which units this step pushes in the background.
@@ -77,29 +77,29 @@ impl Splitter {
             self.agree(ends)?;
         }
         if self.probed.is_some() {
-            self.told.loss += f64::from(turn.pass.loss) * turn.pass.samples as f64;
-            self.told.samples += turn.pass.samples as f64;
-            self.told.passes.push(turn.computing.as_secs_f64());
+            self.measured.loss += f64::from(turn.pass.loss) * turn.pass.samples as f64;
+            self.measured.samples += turn.pass.samples as f64;
+            self.measured.passes.push(turn.computing.as_secs_f64());
         }
         Ok(osp::split(&self.importances, &self.entries, self.budget()))
     }
 
     /// S(G^u), in entries.
     pub(super) fn budget(&self) -> usize {
-        self.osp.entries(self.model(), self.told.allowed, &self.told.tuning)
+        self.osp.entries(self.model(), self.measured.allowed, &self.measured.tuning)
     }
 
     /// U_max, in entries.
     pub(super) fn most(&self) -> usize {
         match self.osp.budget {
             Budget::Share(_) => self.budget(),
-            Budget::Tuned | Budget::Bound => self.osp.most(self.model(), self.told.allowed),
+            Budget::Tuned | Budget::Bound => self.osp.most(self.model(), self.measured.allowed),
         }
     }
 
     /// Adds what it carries from step to step.
     pub(super) fn save(&self, state: &mut State) {
-        let Told { tuning, allowed, loss, samples, passes } = &self.told;
+        let Measured { tuning, allowed, loss, samples, passes } = &self.measured;
         let numbers = tuning.numbers().into_iter().chain([*allowed as f64, *loss, *samples]);
         state.numbers.insert(EPOCH.into(), numbers.chain(passes.iter().copied()).collect());
         state.numbers.insert(IMPORTANCES.into(), self.importances.clone());
@@ -116,7 +116,7 @@ impl Splitter {
         }
         self.importances.copy_from_slice(importances);
         let (tuning, passes) = (Tuning::of_numbers([first, share]), passes.to_vec());
-        self.told = Told { tuning, allowed: allowed as usize, loss, samples, passes };
+        self.measured = Measured { tuning, allowed: allowed as usize, loss, samples, passes };
         Ok(())
     }
 
@@ -124,22 +124,22 @@ impl Splitter {
         self.entries.iter().sum()
     }
 
-    /// All ranks tell what they have measured, and conclude the same from it.
+    /// All ranks exchange what they have measured, and conclude the same from it.
     fn agree(&mut self, ends: bool) -> Result<(), Error> {
         let Some(probed) = self.probed else { return Ok(()) };
-        let own = [self.told.loss, self.told.samples, median(self.told.passes.iter().copied())];
+        let own = [self.measured.loss, self.measured.samples, median(self.measured.passes.iter().copied())];
         let (mut loss, mut samples, mut pass) = (0.0, 0.0, 0.0f64);
-        for told in probe::numbers(&self.session.gather(Purpose::Epoch, &probe::bytes(&own))?, own.len()) {
-            // Everybody waits for the slowest, so what travels may take as long as its pass.
-            (loss, samples, pass) = (loss + told[0], samples + told[1], pass.max(told[2]));
+        for numbers in probe::numbers(&self.session.gather(Purpose::Epoch, &probe::bytes(&own))?, own.len()) {
+            // All wait for the slowest, so what travels may take as long as its pass.
+            (loss, samples, pass) = (loss + numbers[0], samples + numbers[1], pass.max(numbers[2]));
         }
         if ends {
-            self.told.tuning.told(loss / samples);
-            (self.told.loss, self.told.samples) = (0.0, 0.0);
+            self.measured.tuning.record(loss / samples);
+            (self.measured.loss, self.measured.samples) = (0.0, 0.0);
         }
-        self.told.passes.clear();
+        self.measured.passes.clear();
         let pass = Duration::try_from_secs_f64(pass).unwrap_or_default();
-        self.told.allowed = self.allowed(&probed, pass)?;
+        self.measured.allowed = self.allowed(&probed, pass)?;
         Ok(())
     }
 

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// How many lines may wait.
 const WAITING: usize = 1024;
 
-/// After this long in which nothing could be written, nobody reads.
+/// After this long in which nothing could be written, there is no reader.
 const UNREAD: Duration = Duration::from_secs(1);
 
 /// See the module.
@@ -30,7 +30,7 @@ struct State {
     done: u64,
     /// Since when a line is being written.
     since: Option<Instant>,
-    /// Lines that nobody has seen and nobody was notified of.
+    /// Lines that were lost and whose loss was not reported yet.
     lost: u64,
 }
 
@@ -68,14 +68,14 @@ impl Writer {
         self.wait(state, own, PATIENCE);
     }
 
-    /// Waits until all lines are dealt with, or nobody reads.
+    /// Waits until all lines are written, or there is no reader.
     pub(super) fn finish(&self) {
         let state = self.lock();
         let all = state.taken;
         self.wait(state, all, UNREAD);
     }
 
-    /// Waits until so many lines are dealt with, but not while one of them takes longer than that. Who comes to a writer that is
+    /// Waits until so many lines are dealt with, but not while one of them takes longer than that. A caller that comes to a writer that is
     /// held up does not wait as well; one that is there and has not come to its turn on a busy machine is waited for.
     fn wait(&self, mut state: MutexGuard<'_, State>, lines: u64, patience: Duration) {
         let last = Instant::now() + UNREAD;
@@ -89,7 +89,7 @@ impl Writer {
         }
     }
 
-    /// Takes a line in without waiting. It comes back when there is no room; it is lost when nobody reads.
+    /// Takes a line in without waiting. It comes back when there is no room; it is lost when there is no reader.
     pub(super) fn offer(&self, line: Vec<u8>) -> Result<(), Vec<u8>> {
         let mut state = self.lock();
         if state.lines.len() < WAITING {
@@ -103,7 +103,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether all lines are dealt with, or nobody reads.
+    /// Whether all lines are written, or there is no reader.
     pub(super) fn is_done(&self) -> bool {
         let state = self.lock();
         state.done == state.taken || state.is_unread()
@@ -125,7 +125,8 @@ impl Writer {
             } else if state.lost > 0 && state.lines.is_empty() {
                 let lost = state.lost;
                 drop(state);
-                let count = writeln!(sink, "gleaner: {lost} lines are missing here: nobody took them");
+                let count =
+                    writeln!(sink, "gleaner: {lost} lines are missing here: they were not read in time");
                 state = self.lock();
                 state.lost -= if count.is_ok() { lost } else { 0 };
             }
@@ -163,10 +164,10 @@ mod tests {
         format!("line {number:0100}\n").into_bytes()
     }
 
-    /// A pipe that nobody reads holds up the first caller for a tenth of a second and no other; when somebody reads, all is
+    /// A pipe that is not read delays the first caller by a tenth of a second and no other; when it is read, all is
     /// there that was kept, in order, and the number of what was not.
     #[test]
-    fn a_pipe_that_nobody_reads_holds_up_nobody() {
+    fn a_pipe_that_is_not_read_delays_no_caller() {
         const LINES: u64 = 10_000;
         let (mut read, write) = io::pipe().unwrap();
         let writer = writer(write);
@@ -185,11 +186,14 @@ mod tests {
         assert!(kept as usize > WAITING && kept < LINES, "{kept}");
         let lost = LINES - kept;
         let expected = (0..kept).map(|number| String::from_utf8(line(number)).unwrap()).collect::<String>();
-        assert_eq!(text, format!("{expected}gleaner: {lost} lines are missing here: nobody took them\n"));
+        assert_eq!(
+            text,
+            format!("{expected}gleaner: {lost} lines are missing here: they were not read in time\n")
+        );
     }
 
     #[test]
-    fn what_is_offered_comes_back_until_nobody_has_read_for_a_second() {
+    fn what_is_offered_comes_back_until_nothing_was_read_for_a_second() {
         let (read, write) = io::pipe().unwrap();
         let writer = writer(write);
         let (start, mut refused) = (Instant::now(), 0);
@@ -229,7 +233,7 @@ mod tests {
         assert!(writer.is_done());
         sink.lock().unwrap().0 = false;
         writer.hand(b"three\n".to_vec());
-        let expected = b"three\ngleaner: 2 lines are missing here: nobody took them\n";
+        let expected = b"three\ngleaner: 2 lines are missing here: they were not read in time\n";
         assert_eq!(sink.lock().unwrap().1, expected);
     }
 }

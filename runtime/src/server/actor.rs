@@ -40,7 +40,7 @@ pub(crate) struct Server {
     left: BTreeSet<u32>,
 }
 
-/// What it is told by its own rank.
+/// What it gets from its own rank.
 pub(crate) enum Message {
     /// The program waits until all workers have left.
     Serve(oneshot::Sender<()>),
@@ -62,13 +62,13 @@ pub(crate) struct TakenIn {
 
 /// What was done with the shard.
 pub(crate) enum Done {
-    /// Pushes were applied: so many bytes of a worker's unit are taken in.
+    /// Pushes were applied: this many bytes of a worker's unit are taken in.
     Applied(Vec<(u32, usize, u64)>),
     /// Values are ready to be sent, by unit.
-    Told {
+    Encoded {
         worker: u32,
         step: u64,
-        told: Vec<(usize, Vec<Bytes>)>,
+        encoded: Vec<(usize, Vec<Bytes>)>,
     },
     /// How important parts are for a step.
     Weighed {
@@ -112,7 +112,7 @@ impl Server {
         }
     }
 
-    /// It is ready: workers may push, and are told.
+    /// It is ready: workers may push, and are notified.
     fn opened(&mut self, opened: Result<Opened, String>, io: &mut Io) {
         let job = match opened {
             Ok(opened) => Job::new(self.plans, opened, &self.left),
@@ -210,8 +210,8 @@ impl Server {
                     io.consume(Peer(worker), PUSH + 1 + unit as u32, bytes);
                 }
             }
-            Done::Told { worker, step, told } => {
-                for (unit, payloads) in told {
+            Done::Encoded { worker, step, encoded } => {
+                for (unit, payloads) in encoded {
                     let tag = Topic::Bags(StepId::new(io.epoch, REPLY + 1 + unit as u32, step)).tag();
                     let packets = payloads.into_iter().map(|payload| Packet { tag, payload });
                     packets.for_each(|packet| io.send(Peer(worker), packet));
@@ -228,7 +228,7 @@ impl Server {
         }
     }
 
-    /// Nothing more comes of a worker.
+    /// Nothing more comes from a worker.
     fn leave(&mut self, worker: u32, io: &mut Io) {
         self.left.insert(worker);
         match self.job.as_mut().map(|job| job.leave(worker)) {

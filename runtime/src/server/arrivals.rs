@@ -152,7 +152,7 @@ impl Arrivals {
         let Some(started) = self.started.remove(&stage) else { return Ok(Finished::default()) };
         let under_way = started.began.elapsed();
         let own = self.session.rank.0;
-        let awaited = started.last.filter(|rank| *rank != own).map_or(Awaited::Nobody, Awaited::Rank);
+        let awaited = started.last.filter(|rank| *rank != own).map_or(Awaited::NoRank, Awaited::Rank);
         self.write(started, parameters);
         Ok(Finished { under_way, awaited, ..Finished::default() })
     }
@@ -301,7 +301,7 @@ impl Arrivals {
     }
 
     pub(super) fn unexpected(&self, server: u32) -> Error {
-        self.blame(server, "it broke the rules: it answered what nobody had asked".into())
+        self.blame(server, "it broke the rules: it answered what was not asked".into())
     }
 
     pub(super) fn blame(&self, server: u32, reason: String) -> Error {

@@ -34,13 +34,13 @@ pub(crate) struct Client {
     is_told: bool,
 }
 
-/// What the trainer's side is told.
+/// What the trainer's side gets.
 pub(crate) enum Came {
     Payload(Peer, StepId, Bytes),
     Failed(Failure),
 }
 
-/// What it is told by the trainer's side and by compute threads.
+/// What it gets from the trainer's side and from compute threads.
 pub(crate) enum Message {
     /// To a server; what belongs to a step that is to be granted waits for that.
     Send { server: u32, waits_for: Option<u64>, packets: Vec<Packet> },
@@ -80,7 +80,7 @@ impl Client {
         }
     }
 
-    /// Tells the servers that nothing more is needed, once all is made.
+    /// Notifies the servers that nothing more is needed, once all is made.
     fn look_for_end(&mut self, io: &mut Io) {
         if self.is_over && !self.is_told && self.open.load(Ordering::Acquire) == 0 {
             self.is_told = true;

@@ -8,7 +8,7 @@ use gleaner_algorithms::synchrony::Stage;
 /// Digits that a run is known by.
 const RUN: usize = 32;
 
-/// What a worker tells a server.
+/// What a worker sends to a server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ask {
     /// It begins with this step, and wants the values of all its parts.
@@ -41,7 +41,7 @@ pub(crate) struct Head {
     pub(crate) computing: Duration,
 }
 
-/// What a server tells a worker.
+/// What a server sends to a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer {
     /// It has its parts, and has applied all of every worker's steps before this one. Its state is of this run.
@@ -52,7 +52,7 @@ pub(crate) enum Answer {
     Reply {
         step: u64,
         stage: Stage,
-        /// Who pushed last of those that this worker waited for, itself perhaps.
+        /// The worker that pushed last of those that this worker waited for, itself perhaps.
         awaited: u32,
     },
     /// The values of all parts follow.
@@ -102,7 +102,7 @@ impl Ask {
         bytes.into()
     }
 
-    /// None for what no worker of so many units says.
+    /// None for what no worker of this many units says.
     pub(crate) fn decode(mut bytes: &[u8], units: usize) -> Option<Self> {
         let (kind, step) = (bytes.try_get_u8().ok()?, bytes.try_get_u64_le().ok()?);
         let ask = match kind {
@@ -151,7 +151,7 @@ impl Answer {
         bytes.into()
     }
 
-    /// None for what no server of so many units says.
+    /// None for what no server of this many units says.
     pub(crate) fn decode(mut bytes: &[u8], units: usize) -> Option<Self> {
         let (kind, step) = (bytes.try_get_u8().ok()?, bytes.try_get_u64_le().ok()?);
         let answer = match kind {

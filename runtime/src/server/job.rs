@@ -40,7 +40,7 @@ pub(super) struct Job {
     /// Unless a compute thread has it.
     pub(super) shard: Option<Box<Shard>>,
     pub(super) push_queues: Vec<PushQueue>,
-    /// What is to be done, and because of whom.
+    /// What is to be done, and because of which worker.
     pub(super) queue: VecDeque<(Operation, u32)>,
     /// Under OSP.
     splitting: Option<Splitting>,
@@ -172,13 +172,13 @@ impl Job {
         self.parts.iter().zip(&self.most).map(|(part, most)| (part.unit, 2 * most))
     }
 
-    /// What workers are told in the beginning.
+    /// What workers get in the beginning.
     pub(super) fn ready(&self) -> Answer {
         let step = self.shard.as_ref().map_or(0, |shard| shard.next());
         Answer::Ready { step, run: self.run.clone() }
     }
 
-    /// Tells the policy, and remembers what follows.
+    /// Hands it to the policy, and remembers what follows.
     pub(super) fn happens(&mut self, because_of: u32, event: Event) -> Result<(), String> {
         let Some((policy, _)) = &mut self.policy else {
             return Err("it broke the rules: it did not say with which step it begins".to_owned());
@@ -213,7 +213,7 @@ impl Job {
                 "it begins with step {step}, and others with step {first}: start all ranks from the same checkpoint"
             ));
         }
-        // Who left before there was anything to begin.
+        // Workers that left before there was anything to begin.
         let gone = (0..)
             .zip(&mut self.push_queues)
             .filter(|(_, push_queue)| push_queue.is_gone && !push_queue.is_told);
@@ -341,16 +341,16 @@ impl Job {
             entries += if is_sparse && since.is_some() { part.range.len() } else { 0 };
             wanted.push((index, part.unit, program, since));
         }
-        let tell = move |shard: &mut Shard| {
-            let told = wanted
+        let encode = move |shard: &mut Shard| {
+            let encoded = wanted
                 .into_iter()
-                .map(|(part, unit, program, since)| Ok((unit, shard.tell(part, &program, since)?)));
-            match told.collect() {
-                Ok(told) => Done::Told { worker, step, told },
+                .map(|(part, unit, program, since)| Ok((unit, shard.encode(part, &program, since)?)));
+            match encoded.collect() {
+                Ok(encoded) => Done::Encoded { worker, step, encoded },
                 Err::<_, ExecutionError>(error) => Done::Failed(error.to_string()),
             }
         };
-        self.work(entries, tell, io)
+        self.work(entries, encode, io)
     }
 
     /// Goes back to where the other servers are.

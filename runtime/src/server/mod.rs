@@ -30,7 +30,7 @@ use programs::{Maker, Pushing};
 pub(crate) use actor::{Message, Server};
 pub(crate) use served::Served;
 
-/// On this number workers tell a server what they want; on the numbers after it they push their units.
+/// On this number workers send a server their requests; on the numbers after it they push their units.
 const PUSH: u32 = SERVED + 1;
 
 /// On this number servers answer; on the numbers after it they send the values of units.
@@ -42,7 +42,7 @@ const UNITS: u32 = 1 << 16;
 /// Credit for the control messages on the first numbers, in bytes.
 const CONTROL_BYTES: u64 = 1 << 22;
 
-/// Whether a number is one of these, and nobody's.
+/// Whether a number is one of these, and no gradient's.
 pub(crate) fn is_unassigned(number: u32) -> bool {
     number > PUSH + UNITS && number < REPLY || number > REPLY + UNITS && number < crate::tag::PROBE
 }

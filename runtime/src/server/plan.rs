@@ -1,4 +1,4 @@
-//! What rank 0 tells a server in the beginning: what it has, and how it goes about it. It travels in pieces, with the first values behind
+//! What rank 0 sends to a server in the beginning: what it has, and how it proceeds. It travels in pieces, with the first values behind
 //! it.
 
 use std::path::PathBuf;

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::Error;
 use crate::group::credit;
 
-/// How much of a gradient is pushed, and how: what of a method matters where nobody adds up but a server.
+/// How much of a gradient is pushed, and how: the part of a method that matters where only a server adds up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Pushing {
     /// None if everything is pushed.

@@ -24,7 +24,7 @@ const OPEN: usize = 3;
 
 /// See the module.
 pub(super) struct PushQueue {
-    /// Nothing more comes of it, and whether the policy knows.
+    /// Nothing more comes from it, and whether the policy knows.
     pub(super) is_gone: bool,
     pub(super) is_told: bool,
     pushes: BTreeMap<(u64, Stage), Push>,

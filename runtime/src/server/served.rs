@@ -51,7 +51,7 @@ pub(crate) struct Served {
     first: u64,
     /// Whether servers have their state in a directory.
     is_kept: bool,
-    /// Values that nobody has asked for yet.
+    /// Values that were not asked for yet.
     values: Option<Vec<f32>>,
 }
 
@@ -144,7 +144,7 @@ impl Served {
         Ok(())
     }
 
-    /// Tells each server what it has.
+    /// Sends each server its part.
     fn plan(&self, plan: &Plan, initial: &[f32]) {
         let tag = Topic::Bags(StepId::new(self.session.epoch, SERVED, 0)).tag();
         for server in 0..plan.servers {
@@ -297,7 +297,7 @@ impl Carrier for Served {
         let mut new = parameters.to_vec();
         self.finish(Stage::Background, &mut new)?;
         self.finish(Stage::Routine, &mut new)?;
-        // Nobody pushes until all have the same.
+        // No worker pushes until all have the same.
         self.session.agree(Purpose::Replica, "flush()")?;
         let step = self.arrivals.step;
         self.arrivals.fetch(&Ask::Fetch { step }, &mut new)?;

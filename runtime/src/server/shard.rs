@@ -11,7 +11,7 @@ use gleaner_algorithms::synchrony::{Sgd, osp};
 
 use super::store::{State, Store, StoreError};
 
-/// The smallest value that is not zero: it stands for a zero where only entries travel, and zeros are none.
+/// The smallest value that is not zero: it encodes a zero where only entries travel, and zeros are not entries.
 const TINY: u32 = 1;
 const SIGN: u32 = 1 << 31;
 
@@ -55,8 +55,8 @@ pub(crate) struct Values {
     changed: Vec<u32>,
     /// The last mean gradient, if it is asked how important the part is.
     gradient: Vec<f32>,
-    /// What was reported last: to whom has all of one update, as of another.
-    told: Option<(u32, u32, Vec<Bytes>)>,
+    /// What was reported last: to a worker that has all of one update, as of another.
+    encoded: Option<(u32, u32, Vec<Bytes>)>,
 }
 
 /// What makes one step of the optimiser.
@@ -64,7 +64,7 @@ pub(crate) struct Values {
 pub(crate) struct Update {
     /// The learning rate.
     pub(crate) rate: f32,
-    /// Among so many workers the sum is a mean.
+    /// Among this many workers the sum is a mean.
     pub(crate) workers: u32,
     /// In the order in which they are added up.
     pub(crate) pushes: Vec<Push>,
@@ -90,13 +90,13 @@ impl Shard {
             let n = parameters.len();
             let changed = vec![0; if is_sparse { n } else { 0 }];
             let gradient = vec![0.0; if is_weighed { n } else { 0 }];
-            Values { parameters: Arc::new(parameters), velocities, changed, gradient, told: None }
+            Values { parameters: Arc::new(parameters), velocities, changed, gradient, encoded: None }
         };
         let parts = parts.into_iter().map(values).collect();
         Self { sgd, is_sparse, is_weighed, updates, parts, slices, store: None }
     }
 
-    /// From here on every step of the optimiser is in a file before anybody hears of it.
+    /// From here on every step of the optimiser is in a file before any worker hears of it.
     pub(crate) fn keep_in(&mut self, store: Store) {
         self.store = Some(store);
     }
@@ -169,7 +169,7 @@ impl Shard {
     }
 
     /// What brings a part to a worker: all of it, or what has changed since it had all of an update.
-    pub(crate) fn tell(
+    pub(crate) fn encode(
         &mut self,
         part: usize,
         program: &Arc<Program>,
@@ -177,11 +177,11 @@ impl Shard {
     ) -> Result<Vec<Bytes>, ExecutionError> {
         let (now, values) = (self.updates as u32, &mut self.parts[part]);
         let since = since.filter(|_| self.is_sparse);
-        if let Some((from, to, told)) = &values.told
+        if let Some((from, to, encoded)) = &values.encoded
             && since == Some(*from)
             && now == *to
         {
-            return Ok(told.clone());
+            return Ok(encoded.clone());
         }
         let brings = match since {
             None => Arc::clone(&values.parameters),
@@ -196,9 +196,9 @@ impl Shard {
         let mut outbox = Vec::new();
         let blocks = program.schedule().partition.blocks();
         Execution::new(Arc::clone(program), brings, vec![Default::default(); blocks]).go_on(&mut outbox)?;
-        let told: Vec<Bytes> = outbox.into_iter().map(|outgoing| outgoing.payload).collect();
-        values.told = since.map(|since| (since, now, told.clone()));
-        Ok(told)
+        let encoded: Vec<Bytes> = outbox.into_iter().map(|outgoing| outgoing.payload).collect();
+        values.encoded = since.map(|since| (since, now, encoded.clone()));
+        Ok(encoded)
     }
 }
 
@@ -293,6 +293,6 @@ fn nonzero(value: f32) -> f32 {
 }
 
 /// What [`nonzero`] made of a value.
-pub(crate) fn value_of(told: f32) -> f32 {
-    if told.to_bits() & !SIGN == TINY { f32::from_bits(told.to_bits() & SIGN) } else { told }
+pub(crate) fn value_of(value: f32) -> f32 {
+    if value.to_bits() & !SIGN == TINY { f32::from_bits(value.to_bits() & SIGN) } else { value }
 }

@@ -1,4 +1,4 @@
-//! How much may go to the background in the next step, as one server knows it from what workers tell and from how fast their gradients come.
+//! How much may go to the background in the next step, as one server knows it from what workers report and from how fast their gradients come.
 //!
 //! Every worker takes the least that any server says, so all come to the same.
 
@@ -13,7 +13,7 @@ use crate::roles::RoleMap;
 /// Steps that are measured before U_max is taken from the first epoch on.
 const MEASURED: u64 = 4;
 
-/// A push of fewer bytes tells nothing of a rate.
+/// A push of fewer bytes says nothing of a rate.
 const TELLING: u64 = 64 << 10;
 
 /// See the module.
@@ -31,7 +31,7 @@ pub(super) struct Splitting {
     loss: f64,
     samples: f64,
     passes: Vec<Vec<f64>>,
-    /// The highest rates so far, in bytes per second: of all that came at a time, and of what came of each worker.
+    /// The highest rates so far, in bytes per second: of all that came at a time, and of what came from each worker.
     rate: f64,
     rates: Vec<f64>,
 }
@@ -63,7 +63,7 @@ impl Splitting {
         }
     }
 
-    /// A worker tells of its pass.
+    /// A worker reports its pass.
     pub(super) fn heard(&mut self, worker: u32, head: &Head) {
         self.loss += f64::from(head.loss) * head.samples as f64;
         self.samples += head.samples as f64;
@@ -90,13 +90,13 @@ impl Splitting {
     pub(super) fn budget(&mut self, step: u64) -> [u64; 2] {
         let (ends, is_first) = (step.is_multiple_of(self.epoch), step == MEASURED);
         if ends || is_first && self.osp.budget == Budget::Bound {
-            // Everybody waits for the slowest, so what travels may take as long as its pass.
+            // All wait for the slowest, so what travels may take as long as its pass.
             let pass = self.passes.iter().map(|passes| median(passes.iter().copied())).fold(0.0, f64::max);
             self.allowed = self.allowed(Duration::try_from_secs_f64(pass).unwrap_or_default());
             self.passes.iter_mut().for_each(Vec::clear);
         }
         if ends {
-            self.tuning.told(self.loss / self.samples);
+            self.tuning.record(self.loss / self.samples);
             (self.loss, self.samples) = (0.0, 0.0);
         }
         let budget = self.osp.entries(self.model, self.allowed, &self.tuning);

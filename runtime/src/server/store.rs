@@ -1,7 +1,7 @@
 //! A server's state in a file, so that nothing that was applied is lost with its process.
 //!
 //! Behind a description there are two slots of one size, for the parameters, the velocities and how far each worker's gradients were
-//! applied. Each step of the optimiser goes into the slot that is older, under a checksum over it and the description, before anybody is told
+//! applied. Each step of the optimiser goes into the slot that is older, under a checksum over it and the description, before any worker is notified
 //! of it; a process that is killed while it writes leaves the other slot. What was written survives the process. It survives a crash of the machine only as far as the system has
 //! brought it to the disk.
 //!
@@ -367,7 +367,7 @@ fn find(directory: &Path, wanted: &Description) -> Result<Vec<Found>, StoreError
         let found = all(None)?;
         match (0..servers).find(|server| !files.contains_key(server)) {
             None => return all(found.iter().flat_map(|found| &found.applied).flatten().min().copied()),
-            // Nobody pushes before all servers have their files.
+            // No worker pushes before all servers have their files.
             Some(_) if found.iter().all(|found| found.written == FIRST) => {}
             Some(missing) => return Err(StoreError::Missing(path(directory, missing, servers))),
         }

@@ -41,11 +41,11 @@ impl Inner {
         self.agree_and_tell(purpose, lines, Bytes::new()).map(drop)
     }
 
-    /// The same, and tells all ranks what a rank has to tell, if any does.
+    /// The same, and brings all ranks the notes of the ranks that have one.
     fn agree_and_tell(&self, purpose: Purpose, lines: &str, note: Bytes) -> Result<Vec<Bytes>, Error> {
         let Answer { other, notes } = self.call(purpose, Says::Lines(lines.into(), note))?;
         let Some(other) = other else { return Ok(notes.into_values().collect()) };
-        // Only now does anybody need to see them, and no more than two of them.
+        // Only now are they shown, and only by two ranks.
         let shows = [0, other].contains(&self.rank.0);
         let shown = if shows { Bytes::copy_from_slice(lines.as_bytes()) } else { Bytes::new() };
         if shown.len() > notes::LONGEST {

@@ -29,7 +29,7 @@ impl Session {
     /// Without any of them, the job is this one worker.
     ///
     /// # Errors
-    /// An environment that is incomplete or contradicts itself, or workers that do not come together within the time-out.
+    /// An environment that is incomplete or contradicts itself, or workers that do not all join within the time-out.
     pub fn join() -> Result<Self, Error> {
         Self::join_as(Config::from_environment()?)
     }
@@ -73,7 +73,7 @@ impl Session {
     /// Joins over a network of your own, or one of ours. It is made on the session's I/O thread, within a tokio runtime.
     ///
     /// # Errors
-    /// A network that does not come about, or a system that refuses threads.
+    /// A network that cannot be made, or a system that refuses threads.
     pub fn over<N: Network + 'static>(
         network: impl Future<Output = Result<N, JoinError>> + Send + 'static,
         timeout: Duration,
@@ -121,7 +121,7 @@ impl Session {
                 let shared = (shared, Arc::clone(&bell));
                 let io = Io::new(Box::new(network), seat, worker, shared, computes, records, role_map);
                 let mut engine = Engine::new(io, commands, bell, failed, timeout);
-                // Before anything comes: who leaves at once leaves it, too.
+                // Before anything comes: a program that leaves at once leaves it, too.
                 if role_map.hosted(seat.rank.0).is_some() {
                     engine.command(Command::Add(SERVED, Box::new(Server::new(seat.rank.0, role_map))));
                     engine.command(Server::window());
@@ -173,7 +173,7 @@ fn note_panics() {
 }
 
 /// Lets the allocator keep what it is given back. Every step takes and frees some megabytes; glibc would return them to the
-/// system each time and have the pages zeroed again, until the largest block that was ever freed tells it that blocks of
+/// system each time and have the pages zeroed again, until the largest block that was ever freed shows it that blocks of
 /// that size come and go. So one is freed here, which was never touched. Other allocators do not mind.
 fn keep_memory() {
     const LARGEST: usize = 31 << 20;

@@ -1,4 +1,4 @@
-//! What trainers do together beside their gradients: the same parameters at the start, means of numbers, shares of data, and the step
+//! Calls of all ranks beside the exchange of gradients: equal parameters at the start, means of numbers, shares of data, and the step
 //! to go on from.
 
 use std::collections::BTreeSet;
@@ -14,8 +14,8 @@ const VALUES: usize = 1 << 17;
 const STEPS: usize = 1 << 16;
 
 impl Session {
-    /// Gives every rank the values of rank 0, bit by bit, such as the parameters before the first step. It goes through the notes of
-    /// [`all_gather`](Self::all_gather), half a mebibyte at a time: for once in a job, and not for each step.
+    /// Gives every rank the values of rank 0, bit by bit, such as the parameters before the first step. It uses the notes of
+    /// [`all_gather`](Self::all_gather), half a mebibyte at a time: call it once in a job, and not in each step.
     ///
     /// # Errors
     /// Ranks with another number of values, which are named; the job has failed.
@@ -47,7 +47,7 @@ impl Session {
         Ok(())
     }
 
-    /// The mean of a number over the workers, the same bits on every rank: such as a loss for a line in a log.
+    /// The mean of a number over the workers, the same bits on every rank, for example of a loss for a log.
     ///
     /// # Errors
     /// The job has failed.
@@ -59,7 +59,7 @@ impl Session {
         Ok(sum / f64::from(count.max(1)))
     }
 
-    /// Which of n samples are this worker's: the ranges of all workers have no sample in common, have all of them together, and
+    /// The range of n samples that are this worker's. The ranges of all workers are disjoint, cover all samples, and
     /// differ by one sample at most in length.
     pub fn shard(&self, n: usize) -> Range<usize> {
         share(n, self.rank(), self.world_size())

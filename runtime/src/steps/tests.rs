@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use gleaner_statistics::random::Generator;
+
 use super::*;
 
 const STEPS: u64 = 6;
@@ -37,7 +39,7 @@ struct World {
     links: Vec<Vec<VecDeque<Mail>>>,
     /// Who asked, by step, and why.
     asked: Vec<HashSet<(u32, u8)>>,
-    state: u64,
+    random: Generator,
 }
 
 impl World {
@@ -51,15 +53,12 @@ impl World {
             ranks: (0..workers).map(rank).collect(),
             links: (0..workers).map(|_| (0..workers).map(|_| VecDeque::new()).collect()).collect(),
             asked: vec![HashSet::new(); STEPS as usize],
-            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: Generator::seeded(seed),
         }
     }
 
     fn random(&mut self, below: usize) -> usize {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 20) as usize % below
+        self.random.below(below as u32) as usize
     }
 
     fn post(&mut self, from: usize) {

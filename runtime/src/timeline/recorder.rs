@@ -29,7 +29,7 @@ pub(crate) enum What {
     Send { to: u32, bytes: usize },
     /// Takes received entries in.
     Merge,
-    /// Takes what was delivered out of the residual of a group of so many entries.
+    /// Takes what was delivered out of the residual of a group of this many entries.
     Commit { entries: usize },
     /// The program says what.
     Program(Cow<'static, str>),
@@ -56,7 +56,7 @@ struct Event {
     took: Duration,
 }
 
-/// Where all threads of a worker record what they do, while somebody wants to know.
+/// Where all threads of a worker record what they do, while a timeline is recorded.
 #[derive(Default)]
 pub(crate) struct Recorder {
     is_on: AtomicBool,
@@ -70,12 +70,12 @@ struct Events {
     most: usize,
     /// How many older ones were not.
     dropped: u64,
-    /// For whom the program waited in a step, as far as it is known.
+    /// The rank that the program waited for in a step, as far as it is known.
     awaited: BTreeMap<u64, u32>,
 }
 
 impl Recorder {
-    /// Records from now on, and keeps the newest events, so many at most.
+    /// Records from now on, and keeps the newest events, this many at most.
     pub(super) fn start(&self, most: usize) {
         *self.events() = Events { most, ..Events::default() };
         self.is_on.store(true, Ordering::Release);
@@ -211,7 +211,7 @@ impl Track {
 }
 
 impl Event {
-    /// `awaited`: for whom the program waited in this event.
+    /// `awaited`: the rank that the program waited for in this event.
     fn line(&self, rank: u32, clock: &Clock, awaited: Option<u32>) -> String {
         let name = match &self.what {
             What::Select => "select".into(),
@@ -250,9 +250,9 @@ impl Event {
 mod tests {
     use super::*;
 
-    /// Waiting says for whom, where that has come out; nothing else does.
+    /// Only waiting names a rank, where it is known.
     #[test]
-    fn waiting_says_for_whom() {
+    fn waiting_names_the_rank() {
         let recorder = Recorder::default();
         let (clock, began) = (Clock::own(), Instant::now());
         for name in [WAIT, SYNCHRONISE] {

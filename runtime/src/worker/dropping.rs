@@ -1,6 +1,6 @@
 //! Going on without a worker that failed, where the job can.
 //!
-//! The rank that detects the failure closes its link, tells all others, and goes on; each of them does the same. The failed worker is told too,
+//! The rank that detects the failure closes its link, notifies all others, and goes on; each of them does the same. The failed worker is notified too,
 //! if it can still receive, and ends.
 
 use gleaner_transport::Peer;
@@ -47,7 +47,7 @@ impl Worker {
         self.dropped.contains_key(&peer)
     }
 
-    /// Tells a peer that the others go on without it, and hears no more of it.
+    /// Notifies a peer that the others go on without it, and hears no more of it.
     pub(super) fn turn_away(&mut self, peer: Peer) {
         if let Some(failure) = self.dropped.get(&peer).cloned() {
             self.tell(peer, &failure);

@@ -1,4 +1,4 @@
-//! Links without a sign of life, here or elsewhere: which ranks are told, how long this rank waits for the coordinator's verdict, and its
+//! Links without a sign of life, here or elsewhere: which ranks are notified, how long this rank waits for the coordinator's verdict, and its
 //! own.
 
 use std::time::Instant;
@@ -33,7 +33,7 @@ impl Worker {
     }
 
     /// A link of another rank has fallen silent.
-    pub(super) fn told(&mut self, silence: Silence, now: Instant) {
+    pub(super) fn reported(&mut self, silence: Silence, now: Instant) {
         let is_over = [silence.at, silence.from].into_iter().any(|rank| self.is_dropped(Peer(rank)));
         if self.is_ending() || is_over {
             return;
@@ -61,9 +61,9 @@ impl Worker {
         }
     }
 
-    /// Who is to blame for these silent links, in this worker's eyes.
+    /// Which rank is to blame for these silent links, as this worker concludes.
     pub(super) fn judged(&self, silences: &[Silence], now: Instant) -> Failure {
-        // Who left in peace says nothing any more, and that means nothing.
+        // The silence of a rank that has left in order means nothing.
         let stayed = self.ties.iter().filter(|(_, tie)| tie.is_silent || !tie.has_left);
         let peers: Vec<u32> = stayed.map(|(peer, _)| peer.0).collect();
         let hearing = |rank| self.hearing_of(rank, now);

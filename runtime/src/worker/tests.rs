@@ -4,6 +4,8 @@ mod cuts;
 
 use std::collections::VecDeque;
 
+use gleaner_statistics::random::Generator;
+
 use super::*;
 use crate::roles::Roles;
 
@@ -47,7 +49,7 @@ struct World {
     cut: BTreeSet<(usize, usize)>,
     now: u64,
     start: Instant,
-    state: u64,
+    random: Generator,
 }
 
 impl World {
@@ -75,15 +77,12 @@ impl World {
             cut: BTreeSet::new(),
             now: 0,
             start,
-            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: Generator::seeded(seed),
         }
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 20) % below
+        self.random.below(below as u32).into()
     }
 
     fn time(&self) -> Instant {
@@ -114,7 +113,7 @@ impl World {
                 }
                 Action::Send(to, Topic::Silence, payload) => {
                     let silence = Silence::decode(&payload, self.places.len() as u32).unwrap();
-                    self.post(rank, to.0 as usize, Mail::Event(Event::Told(silence)));
+                    self.post(rank, to.0 as usize, Mail::Event(Event::Reported(silence)));
                 }
                 Action::Send(to, Topic::Dropped, news) => {
                     let failure = serde_json::from_slice(&news).unwrap();
@@ -234,7 +233,7 @@ fn all_that_live_name_the_one_that_failed_whatever_comes_when() {
 }
 
 #[test]
-fn nobody_fails_when_all_leave_whenever_that_is() {
+fn no_rank_fails_when_all_leave_whenever_that_is() {
     for workers in 1..=6u32 {
         for seed in 1..=100 {
             let mut world = World::new(workers, workers / 2, seed);
@@ -258,7 +257,10 @@ fn a_link_that_comes_up_late_brings_the_news() {
     let (start, peer) = (Instant::now(), Peer(1));
     let mut worker = Worker::new(0, role_map(3), 0, TIMEOUT);
     worker.handle(Event::Failed(Failure { rank: 2, step: Some(1), reason: "it hangs".into() }), start);
-    assert!(worker.actions().iter().any(|action| matches!(action, Action::Fail(_))), "nobody is to be told");
+    assert!(
+        worker.actions().iter().any(|action| matches!(action, Action::Fail(_))),
+        "no rank is to be notified"
+    );
     worker.handle(Event::Up(peer), start);
     let actions = worker.actions();
     assert!(matches!(&actions[..], [Action::Send(to, Topic::Abort, _), Action::Close(_)] if *to == peer));
@@ -318,7 +320,7 @@ fn one_that_leaves_waits_until_all_has_come() {
     }
 }
 
-/// Two ranks that have said goodbye to each other may both have stopped reading, so when another one tells them of a failure,
+/// Two ranks that have said goodbye to each other may both have stopped reading, so when another one notifies them of a failure,
 /// neither waits for a sign that the other has heard of it too.
 #[test]
 fn one_that_has_said_goodbye_is_not_waited_for_when_the_job_fails() {
@@ -372,7 +374,7 @@ fn a_rank_that_was_cut_off_takes_no_peer_for_gone_because_it_hears_others_again(
     }
 }
 
-/// A rank with one link hears nobody else, and opens links to others when that one falls silent.
+/// A rank with one link hears no other rank, and opens links to others when that one falls silent.
 #[test]
 fn a_rank_that_heard_one_peer_alone_was_not_cut_off() {
     let start = Instant::now();
@@ -412,7 +414,7 @@ fn who_left_in_peace_does_not_count_as_silent() {
     assert_eq!(failed, Some(2));
 }
 
-/// Four workers and a server, and one of the workers that nobody needs fails: nobody else does, and all know.
+/// Four workers and a server, and a worker fails that no other needs: no other fails, and all know.
 #[test]
 fn the_others_go_on_without_a_worker_whatever_comes_when() {
     let roles = Roles { servers: 1, colocated: false, on_failure: OnFailure::Continue };

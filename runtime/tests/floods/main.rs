@@ -50,7 +50,7 @@ struct Case {
     said: &'static str,
 }
 
-/// What the rank that floods ends with, if nobody else ends the job.
+/// What the rank that floods ends with, if no other rank ends the job.
 const SENT: &str = "the flood is over";
 
 const fn case(what: &'static str, hostile: u32, flood: Flood, said: &'static str) -> Case {
@@ -67,7 +67,7 @@ const CASES: [Case; 23] = [
     ),
     case("bags beyond their credit", 2, |_| (tag(BAGS, 1 << 20), vec![0; 256]), "more than its schedules"),
     case(
-        "measurements that nobody asked for",
+        "measurements that were not asked for",
         2,
         |n| (tag(PROBE, n), vec![0; 64]),
         "more than its schedules",
@@ -87,7 +87,7 @@ const CASES: [Case; 23] = [
     Case {
         is_deaf: true,
         ..case(
-            "answers that nobody reads",
+            "answers that are not read",
             0,
             |_| (tag(CANCEL, 1 << 20), vec![1]),
             "does not read the answers",
@@ -105,14 +105,14 @@ const CASES: [Case; 23] = [
         "credit for everything",
         1,
         |n| (tag(CREDIT, 1000 * n), vec![0; 8]),
-        "credit for gradients that nobody has",
+        "credit for gradients that do not exist",
     ),
     case("credit for all gradients that may come", 2, |n| (tag(CREDIT, n % 65_000), vec![0; 8]), SENT),
     case(
-        "answers to a goodbye that nobody said",
+        "answers to a goodbye that was not sent",
         2,
         |_| (tag(ALL_CAME, 0), vec![]),
-        "a goodbye that nobody said",
+        "a goodbye that was not sent",
     ),
     case("unknown kinds", 1, |n| (tag(2 + n % 6, n), vec![0; 100]), "an unknown kind"),
 ];

@@ -1,4 +1,4 @@
-//! A rank's network that sends besides what the rank does whatever it is told, as much as goes.
+//! A rank's network that sends besides what the rank does a given kind of message, as many as go.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ struct HostileLink {
     sent: Option<u64>,
     /// Whether what was submitted is part of the flood, in order.
     submitted: VecDeque<bool>,
-    /// Messages of its own that were sent and not told yet.
+    /// Messages of its own that were sent and not reported yet.
     own: usize,
 }
 

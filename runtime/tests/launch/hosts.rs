@@ -14,7 +14,7 @@ const ARGUMENTS: [&str; 8] =
     ["a b", "it's", "\"$HOME\"", "two\nlines\n", "`id` $(id) \\ \\n", "", "*", "-n;&|<>#!~é"];
 
 /// An agent for one machine, which hands arguments on like `ip netns exec` or joins them like ssh, and whose `sh` is
-/// a shell of one's choice.
+/// a chosen shell.
 fn agent(folder: &Path, shell: &str, joins: bool) -> String {
     let bin = folder.join("bin");
     fs::create_dir(&bin).unwrap();

@@ -1,4 +1,4 @@
-//! A launcher as a process of its own, and a look at all processes.
+//! A launcher as a process of its own, and a list of all processes.
 
 use std::ffi::OsString;
 use std::io::Read;

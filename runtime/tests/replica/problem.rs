@@ -6,6 +6,7 @@ use std::time::Duration;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::synchrony::{self, Sgd};
 use gleaner_runtime::{Gradients, Layout, Options, Pass, Replica, Session, Stepped, Update};
+use gleaner_statistics::random::Generator;
 
 /// Lengths of the parameters: two units of one, one of two, one of one.
 pub const LENGTHS: [usize; 5] = [70, 1, 130, 40, 259];
@@ -58,12 +59,10 @@ pub fn options(synchrony: &str, method: Method) -> Options {
     }
 }
 
-/// A pause that depends on rank and step, and looks like chance.
+/// A random pause, which depends on rank and step.
 pub fn dawdle(rank: usize, step: u64) {
-    let mut x =
-        (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ step.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x ^= x >> 31;
-    std::thread::sleep(Duration::from_micros(x.wrapping_mul(0x94d0_49bb_1331_11eb) >> 53));
+    let pause = Generator::new(step, "pause", rank as u64).below(2048);
+    std::thread::sleep(Duration::from_micros(pause.into()));
 }
 
 /// Hands over the gradient of a pass, and ends the step.

@@ -80,7 +80,7 @@ fn residual(gradients: &Gradients) -> Vec<f32> {
     words.map(f32::from_le_bytes).collect()
 }
 
-/// A checkpoint names what was chosen: a session that chooses goes on with it, and so does one that is told to.
+/// A checkpoint names what was chosen: a session that chooses goes on with it, and so does one that is given it.
 #[test]
 fn a_checkpoint_brings_its_method_along() {
     let layout = Layout::new().parameter("a", 500);

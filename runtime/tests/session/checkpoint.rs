@@ -126,7 +126,7 @@ fn save_steps(folder: &Path, saved: &[u64]) {
     });
 }
 
-/// What three ranks are told when each loads the file that `choose` gives it. A refusal leaves the job alive and the gradients
+/// The sentences of three ranks when each loads the file that `choose` gives it. A refusal leaves the job alive and the gradients
 /// as they were.
 fn refusals(over: Over, choose: impl Fn(usize) -> PathBuf + Sync) -> Vec<String> {
     job::run(over, 3, |session| {
@@ -144,13 +144,13 @@ fn ranks_that_load_different_steps_all_say_the_same() {
     let folder = tempfile::tempdir().unwrap();
     save_steps(folder.path(), &[1, 2]);
     for over in NETWORKS {
-        let told = refusals(over, |rank| {
+        let refused = refusals(over, |rank| {
             let step = if rank == 2 { 2 } else { 1 };
             folder.path().join(format!("rank-{rank}.step-{step}"))
         });
-        assert!(told.iter().all(|sentence| *sentence == told[0]), "{told:?}");
-        assert!(told[0].contains("rank 0's is of step 1 "), "{}", told[0]);
-        assert!(told[0].contains("rank 2's of step 2 "), "{}", told[0]);
+        assert!(refused.iter().all(|sentence| *sentence == refused[0]), "{refused:?}");
+        assert!(refused[0].contains("rank 0's is of step 1 "), "{}", refused[0]);
+        assert!(refused[0].contains("rank 2's of step 2 "), "{}", refused[0]);
     }
 }
 
@@ -158,13 +158,13 @@ fn ranks_that_load_different_steps_all_say_the_same() {
 fn ranks_that_load_files_of_different_runs_all_say_the_same() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     folders.iter().for_each(|folder| save_steps(folder.path(), &[1]));
-    let told = refusals(Over::Memory, |rank| {
+    let refused = refusals(Over::Memory, |rank| {
         folders[usize::from(rank == 1)].path().join(format!("rank-{rank}.step-1"))
     });
-    assert!(told.iter().all(|sentence| *sentence == told[0]), "{told:?}");
-    let runs: Vec<&str> = told[0].split("of run ").skip(1).map(|rest| &rest[..32]).collect();
-    assert!(told[0].contains("rank 0's") && told[0].contains("rank 1's"), "{}", told[0]);
-    assert!(runs.len() == 2 && runs[0] != runs[1], "{}", told[0]);
+    assert!(refused.iter().all(|sentence| *sentence == refused[0]), "{refused:?}");
+    let runs: Vec<&str> = refused[0].split("of run ").skip(1).map(|rest| &rest[..32]).collect();
+    assert!(refused[0].contains("rank 0's") && refused[0].contains("rank 1's"), "{}", refused[0]);
+    assert!(runs.len() == 2 && runs[0] != runs[1], "{}", refused[0]);
 }
 
 #[test]
@@ -172,11 +172,11 @@ fn a_file_of_another_rank_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     save_steps(folder.path(), &[1]);
     // Rank 1 is given rank 0's, and the others learn why they cannot go on.
-    let told = refusals(Over::Tcp, |rank| folder.path().join(format!("rank-{}.step-1", rank & 2)));
+    let refused = refusals(Over::Tcp, |rank| folder.path().join(format!("rank-{}.step-1", rank & 2)));
     let reason = "its rank is 0, here it is 1";
-    assert!(told.iter().all(|sentence| sentence.contains(reason)), "{told:?}");
+    assert!(refused.iter().all(|sentence| sentence.contains(reason)), "{refused:?}");
     for rank in [0, 2] {
-        assert!(told[rank].starts_with("rank 1 cannot go on from its checkpoint: "), "{}", told[rank]);
+        assert!(refused[rank].starts_with("rank 1 cannot go on from its checkpoint: "), "{}", refused[rank]);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::job::{self, NETWORKS, gradient};
 
 const N: usize = 2000;
 
-/// What every rank is told when rank 2 of 5 misbehaves at step 3.
+/// The sentence of every rank when rank 2 of 5 misbehaves at step 3.
 fn failures(
     over: job::Over,
     misbehave: impl Fn(&mut gleaner_runtime::Gradients) -> Option<Error> + Sync,

@@ -30,7 +30,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Polls so many times at most, and drops what is not ready then.
+/// Polls this many times at most, and drops what is not ready then.
 fn poll_times(mut handle: Handle, times: usize) -> Option<Result<Update, Error>> {
     (0..times).find_map(|_| {
         block_on(poll_fn(|context| {

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use gleaner_runtime::{Config, Roles, Session};
+use gleaner_statistics::random::Generator;
 use gleaner_transport::{Network, Secret, Transport, TransportChoice, adverse, memory};
 
 /// Long enough for a busy machine, short enough that a test which waits for it ends.
@@ -25,7 +26,7 @@ pub fn run<T: Send>(over: Over, workers: u32, worker: impl Fn(Session) -> T + Sy
     run_as(over, workers, Roles::default(), worker)
 }
 
-/// The same on so many ranks, of which some may be parameter servers.
+/// The same on this many ranks, of which some may be parameter servers.
 pub fn run_as<T: Send>(
     over: Over,
     workers: u32,
@@ -104,16 +105,7 @@ fn free_port() -> u16 {
 
 /// A gradient that depends on rank and step: heavy-tailed, a part of it shared between the ranks.
 pub fn gradient(n: usize, rank: usize, step: u64) -> Vec<f32> {
-    let noise = |seed: u64, i: usize| {
-        let mut x = seed
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .wrapping_add(i as u64)
-            .wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x ^= x >> 29;
-        x = x.wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^= x >> 32;
-        let uniform = (x >> 40) as f32 / (1u64 << 24) as f32 * 2.0 - 1.0;
-        uniform * uniform * uniform
-    };
-    (0..n).map(|i| noise(step + 1, i) + noise((step + 1) * 1000 + rank as u64, i)).collect()
+    let mut shared = Generator::new(step, "gradient of all ranks", 0);
+    let mut own = Generator::new(step, "gradient", rank as u64);
+    (0..n).map(|_| shared.symmetric().powi(3) + own.symmetric().powi(3)).collect()
 }

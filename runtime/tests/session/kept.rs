@@ -37,7 +37,7 @@ fn servers_go_on_from_their_own_state_alone() {
     }
 }
 
-/// Two workers that take some steps more with so many servers; what each has afterwards, or says.
+/// Two workers that take some steps more with this many servers; what each has afterwards, or says.
 fn goes_on(
     directory: &Path,
     servers: u32,

@@ -1,4 +1,4 @@
-//! Ranks that are in different steps: one that is late is waited for, and told of; one that can never come ends the job.
+//! Ranks that are in different steps: one that is late is waited for, and reported; one that can never come ends the job.
 
 use std::process::Command;
 use std::time::Duration;
@@ -100,9 +100,9 @@ fn one_that_is_late_is_told_of_and_waited_for() {
         late.args(["--exact", "lagging::late_process", "--nocapture"]).env(LATE, "1").output().unwrap();
     let said = String::from_utf8_lossy(&late.stderr);
     assert!(late.status.success(), "{said}");
-    let told: Vec<_> = said.lines().filter(|line| line.contains("has waited")).collect();
-    assert_eq!(told.len(), 2, "after one time-out and after two: {said}");
-    for line in told {
+    let waits: Vec<_> = said.lines().filter(|line| line.contains("has waited")).collect();
+    assert_eq!(waits.len(), 2, "after one time-out and after two: {said}");
+    for line in waits {
         assert!(line.starts_with("gleaner: rank 0 has waited "), "{line}");
         assert!(line.contains(" s in step 2 for rank 1, which is alive and before step 2"), "{line}");
     }

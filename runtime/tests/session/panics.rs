@@ -87,7 +87,7 @@ fn a_program_that_panics_or_gives_up_is_named_with_what_it_said() {
     }
 }
 
-/// A network a part of which panics when it is told to.
+/// A network a part of which panics on request.
 struct Breaks(MemoryNetwork, Arc<AtomicBool>);
 
 impl Network for Breaks {

@@ -10,11 +10,9 @@ use half::{bf16, f16};
 
 use crate::job::{self, NETWORKS};
 
-/// Numbers below a bound that look random.
+/// Random numbers below a bound.
 fn random(seed: u64, bound: u64) -> u64 {
-    let mut x = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (x ^ x >> 29) % bound
+    gleaner_statistics::random::at(seed, 1) % bound
 }
 
 /// Powers of two of both signs, and zeros.

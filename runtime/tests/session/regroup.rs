@@ -8,6 +8,7 @@ use gleaner_algorithms::residual::{Correction, OnNonFinite};
 use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Layers, Method};
 use gleaner_runtime::{Gradients, Layout, Session, Update};
+use gleaner_statistics::random::Generator;
 use safetensors::SafeTensors;
 
 use crate::job::{self, NETWORKS, Over, gradient};
@@ -29,13 +30,8 @@ fn random_layout(random: &mut impl FnMut(usize) -> usize) -> Layout {
 }
 
 fn randoms(seed: u64) -> impl FnMut(usize) -> usize {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    move |below| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 33) as usize % below
-    }
+    let mut random = Generator::seeded(seed);
+    move |below| random.below(below as u32) as usize
 }
 
 /// Small whole numbers, so that sums of them and of their halves are exact.

@@ -65,7 +65,7 @@ fn until_failure(replica: &mut Replica, gradient: &[f32]) -> String {
     }
 }
 
-/// A worker that takes so many steps, and the parameters after each.
+/// A worker that takes this many steps, and the parameters after each.
 fn train(session: &Session, options: Options, steps: u64) -> Vec<Vec<u32>> {
     let mut replica = session.replica(&layout(), &initial(), options).unwrap();
     assert_eq!(bits(replica.parameters()), bits(&initial()));
@@ -92,7 +92,7 @@ fn oracle(workers: usize, steps: u64, sgd: Sgd) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// A rank's part in so many steps: a worker's parameters after each of them and after the flush, bit by bit, and nothing of a server.
+/// A rank's part in this many steps: a worker's parameters after each of them and after the flush, bit by bit, and nothing of a server.
 fn every_step(session: &Session, synchrony: &str, steps: u64) -> Vec<Vec<u32>> {
     if session.is_server() {
         session.serve().unwrap();
@@ -318,7 +318,7 @@ fn what_cannot_be_is_a_sentence_on_every_rank() {
     for said in &said {
         assert!(said.contains("3 servers for a model of 2 parameters"), "{said}");
     }
-    // A gradient that is none.
+    // A gradient with NaN.
     let said = job::run_as(Over::Tcp, 5, roles, |session| {
         if session.is_server() {
             return session.serve().unwrap_err().to_string();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gleaner_algorithms::Method;
 use gleaner_runtime::{Roles, Session};
+use gleaner_statistics::random::Generator;
 
 use crate::job::{self, NETWORKS, Over, gradient};
 use crate::servers::{SGD, bits, entries, give, initial, layout, options, pass};
@@ -50,12 +51,12 @@ fn run(over: Over, servers: u32, synchrony: &str, pause: impl Fn(usize, u64) + S
     all
 }
 
-/// A pause that looks like chance, and is longer for one of the workers.
+/// A random pause, which is longer for one of the workers.
 fn dawdle(seed: u64) -> impl Fn(usize, u64) {
     move |rank, step| {
-        let x = (seed * 31 + step * 7 + rank as u64 * 13).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 53;
+        let pause = Generator::new(seed, "pause", step << 8 | rank as u64).below(2048);
         let slow = if rank as u64 == seed % u64::from(WORKERS) { 3000 } else { 0 };
-        std::thread::sleep(Duration::from_micros(x + slow));
+        std::thread::sleep(Duration::from_micros(u64::from(pause) + slow));
     }
 }
 

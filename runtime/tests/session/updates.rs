@@ -5,6 +5,7 @@ use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::lockstep;
 use gleaner_algorithms::{Block, Method};
 use gleaner_runtime::Layout;
+use gleaner_statistics::random::Generator;
 
 use crate::job::{self, NETWORKS, Over, gradient};
 
@@ -166,14 +167,9 @@ fn groups_may_become_ready_in_any_order_on_any_rank() {
             let mut wanted_all = true;
             for step in 0..steps {
                 // Another order on every rank and in every step.
-                let mut order: Vec<usize> = (0..groups).collect();
-                let mut seed = session.rank() as u64 * 7919 + step * 104_729 + 1;
-                for i in (1..groups).rev() {
-                    seed =
-                        seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    order.swap(i, (seed >> 33) as usize % (i + 1));
-                }
-                for group in order {
+                let mut order: Vec<u32> = (0..groups as u32).collect();
+                Generator::new(step, "order", session.rank() as u64).shuffle(&mut order);
+                for group in order.into_iter().map(|group| group as usize) {
                     gradients.ready(&format!("g{group}"), &part(session.rank(), step, group)).unwrap();
                 }
                 let update = gradients.wait().unwrap();

@@ -102,7 +102,7 @@ fn a_rank_that_is_struck_in_a_call_of_all_ranks_is_named_by_all_others() {
 
 /// A rank that is struck when it leaves has done its part: nobody hangs, and nobody else is named.
 #[test]
-fn a_rank_that_is_struck_when_it_leaves_holds_nobody_up() {
+fn a_rank_that_is_struck_when_it_leaves_delays_no_other() {
     let blows = [Blow::Kill, Blow::Stop, Blow::CutOff];
     run_all(everywhere(usual(), ("ring", 4, Kind::Bye), |_| blows.to_vec()));
 }
@@ -114,7 +114,7 @@ fn over_quic_a_rank_that_is_struck_is_named_by_all_others() {
 }
 
 #[test]
-fn over_quic_a_rank_that_is_struck_when_it_leaves_holds_nobody_up() {
+fn over_quic_a_rank_that_is_struck_when_it_leaves_delays_no_other() {
     let blows = [Blow::Kill, Blow::Stop, Blow::CutOff];
     run_all(everywhere(Transport::Quic, ("ring", 4, Kind::Bye), |_| blows.to_vec()));
 }

@@ -207,7 +207,7 @@ impl Job {
             HOSTS.to_owned(),
             place.hosts(self.hosts()).iter().map(named).collect::<Vec<_>>().join(" "),
         ));
-        job.output = launcher::Output::Told;
+        job.output = launcher::Output::Events;
         if self.seats == Seats::Workers {
             job.roles = self.roles();
         }

@@ -1,4 +1,4 @@
-//! Whether somebody clicks, by categories: made from hidden weights of the categories and of pairs of them. Few categories are frequent
+//! Whether a user clicks, by categories: made from hidden weights of the categories and of pairs of them. Few categories are frequent
 //! and most are rare, as words are.
 
 use std::rc::Rc;
@@ -33,7 +33,7 @@ pub fn make(seed: u64) -> Dataset {
     }
 }
 
-/// The rows of an example, and whether somebody clicks.
+/// The rows of an example, and whether a user clicks.
 fn example(generator: &mut Generator) -> (Vec<u32>, u32) {
     let (mut rows, mut score) = (Vec::with_capacity(FIELDS), 0.0);
     let mut before = None::<[f32; 2]>;

@@ -14,7 +14,7 @@ pub const FRESH: usize = 1 << 16;
 
 /// Makes examples, each from random numbers of its own.
 pub trait Maker: fmt::Debug {
-    /// Tells a hash what decides the examples beside those numbers.
+    /// Adds to a hash what decides the examples beside those numbers.
     fn fingerprint(&self, hash: &mut Sha256);
 
     /// As many examples as there are generators.
@@ -34,7 +34,7 @@ pub struct Fresh {
 }
 
 impl Fresh {
-    /// So many examples an epoch, from a seed. `part` tells examples to train on from those that are held out.
+    /// So many examples an epoch, from a seed. `part` distinguishes examples to train on from those that are held out.
     pub fn new(maker: Rc<dyn Maker>, seed: u64, part: &'static str, count: usize) -> Self {
         Self { maker, seed, part, count }
     }

@@ -84,7 +84,7 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// SHA-256 over all examples, to tell whether two workers or two runs have the same data.
+    /// SHA-256 over all examples, to check whether two workers or two runs have the same data.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         for examples in [&self.train, &self.held_out] {

@@ -1,6 +1,6 @@
 //! Which worker trains on which examples, in which order.
 //!
-//! Every epoch has its own order of all examples, the same on every worker. Each step takes the next of them, and deals them out, one
+//! Every epoch has its own order of all examples, the same on every worker. Each step takes the next of them, and distributes them, one
 //! to every worker in turn until each has its batch. So the shards are disjoint, cover the data, and change from epoch to epoch; a step has
 //! the same examples however large each worker's batch is, and the step alone says where a run stands.
 
@@ -51,8 +51,8 @@ impl Order {
 /// Which of a step's examples are a rank's: in every round each worker gets one that has not enough.
 fn places(rank: usize, batches: &[usize]) -> Vec<usize> {
     let rounds = 0..batches.iter().copied().max().unwrap_or(0);
-    let dealt = rounds.flat_map(|round| (0..batches.len()).filter(move |&other| batches[other] > round));
-    dealt.enumerate().filter(|(_, to)| *to == rank).map(|(place, _)| place).collect()
+    let sharded = rounds.flat_map(|round| (0..batches.len()).filter(move |&other| batches[other] > round));
+    sharded.enumerate().filter(|(_, to)| *to == rank).map(|(place, _)| place).collect()
 }
 
 /// One worker's examples in one epoch, in order.
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     /// What each worker gets in each step of an epoch.
-    fn dealt(epoch: u64, examples: usize, batches: &[usize]) -> Vec<Vec<Vec<u32>>> {
+    fn sharded(epoch: u64, examples: usize, batches: &[usize]) -> Vec<Vec<Vec<u32>>> {
         let of = |rank| {
             let mut order = Order::new(9, examples, rank, batches).unwrap();
             let steps = order.batches_per_epoch();
@@ -86,25 +86,25 @@ mod tests {
         for batches in [&[1][..], &[1, 1, 1], &[2, 1, 4], &[3, 3, 3, 3]] {
             let together: usize = batches.iter().sum();
             for epoch in 0..2 {
-                let mut all = dealt(epoch, 101, batches).concat().concat();
+                let mut all = sharded(epoch, 101, batches).concat().concat();
                 assert_eq!(all.len(), 101 / together * together);
                 all.sort_unstable();
                 all.dedup();
                 assert_eq!(all.len(), 101 / together * together, "{batches:?}");
             }
-            assert_ne!(dealt(0, 101, batches), dealt(1, 101, batches));
-            assert_eq!(dealt(2, 101, batches), dealt(2, 101, batches));
+            assert_ne!(sharded(0, 101, batches), sharded(1, 101, batches));
+            assert_eq!(sharded(2, 101, batches), sharded(2, 101, batches));
         }
     }
 
-    /// However they are dealt out, a step has the same examples; each worker has its batch; and even batches are every P-th example.
+    /// However they are distributed, a step has the same examples; each worker has its batch; and even batches are every P-th example.
     #[test]
     fn a_step_has_the_same_examples_however_they_are_dealt_out() {
-        let even = dealt(1, 50, &[4, 4, 4]);
-        let uneven = dealt(1, 50, &[7, 1, 4]);
+        let even = sharded(1, 50, &[4, 4, 4]);
+        let uneven = sharded(1, 50, &[7, 1, 4]);
         for step in 0..4 {
-            let of = |dealt: &[Vec<Vec<u32>>]| {
-                let mut all: Vec<u32> = dealt.iter().flat_map(|of_rank| of_rank[step].clone()).collect();
+            let of = |sharded: &[Vec<Vec<u32>>]| {
+                let mut all: Vec<u32> = sharded.iter().flat_map(|of_rank| of_rank[step].clone()).collect();
                 all.sort_unstable();
                 all
             };

@@ -28,7 +28,7 @@ pub enum Source {
     FreshText,
     /// Images of digits, drawn anew in every step.
     FreshDigits,
-    /// Categories, and whether somebody clicks: made anew in every step.
+    /// Categories, and whether a user clicks: made anew in every step.
     FreshClicks,
 }
 

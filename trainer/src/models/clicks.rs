@@ -17,7 +17,7 @@ pub struct ClickModel {
 }
 
 impl ClickModel {
-    /// A model of so many fields, with so many rows together.
+    /// A model of this many fields, with this many rows together.
     pub fn new(builder: &mut Builder, fields: usize, rows: usize, classes: usize) -> Result<Self> {
         let embedding = builder.embedding("categories", rows, WIDTH, 0.1)?;
         let (mut inputs, mut hidden) = (fields * WIDTH, Vec::new());

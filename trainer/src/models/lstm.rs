@@ -19,7 +19,7 @@ pub struct CharacterModel {
 }
 
 impl CharacterModel {
-    /// A model of texts with so many different characters.
+    /// A model of texts with this many different characters.
     pub fn new(builder: &mut Builder, characters: usize) -> Result<Self> {
         let bound = 1.0 / (HIDDEN as f32).sqrt();
         Ok(CharacterModel {

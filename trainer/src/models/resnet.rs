@@ -21,7 +21,7 @@ pub struct ResNet20 {
 }
 
 impl ResNet20 {
-    /// A network for images with so many channels, height and width multiples of four.
+    /// A network for images with this many channels, height and width multiples of four.
     pub fn new(builder: &mut Builder, image_channels: usize, classes: usize) -> Result<Self> {
         let stem = NormalisedConvolution::new(builder, "stem", image_channels, STAGES[0], 1)?;
         let mut blocks = Vec::new();

@@ -104,7 +104,7 @@ fn earlier(steps: usize, device: &Device) -> Result<Tensor> {
 }
 
 impl Transformer {
-    /// A model of texts with so many different characters.
+    /// A model of texts with this many different characters.
     pub fn new(builder: &mut Builder, characters: usize) -> Result<Self> {
         let table = |builder: &mut Builder, name: &str, rows| builder.uniform(name, &[rows, WIDTH], 0.1);
         let (characters_table, positions) =

@@ -1,4 +1,4 @@
-//! What `auto` stands for.
+//! The transport that `auto` chooses.
 
 use super::Transport;
 use crate::VerbsDevice;

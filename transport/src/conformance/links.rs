@@ -45,7 +45,7 @@ pub(super) async fn every_pair<N: Network + 'static>(networks: Vec<N>) {
     at_once(tasks).await;
 }
 
-/// What one worker says to another, and to nobody else.
+/// What one worker says to another, and to no other.
 fn word(from: u32, to: u32) -> Message {
     message(u64::from(from), to as usize, 20)
 }
@@ -189,7 +189,7 @@ pub(super) async fn stopped<N: Network + 'static>(mut networks: Vec<N>) {
     let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
     let of = |number| message(3, number, MAX_PAYLOAD / 3);
     (0..COUNT).for_each(|number| first.submit(of(number)));
-    // A network may take less than a message from it while nobody reads.
+    // A network may take less than a message from it while it is not read.
     let begun = timeout(QUIET, sent(&mut *first)).await.unwrap_or(Ok(0));
     let (mut owed, mut heard) = (COUNT - begun.expect("an open link"), 0);
     while heard < COUNT
@@ -240,9 +240,9 @@ pub(super) async fn cards<N: Network + 'static>(mut networks: Vec<N>) {
             assert!(card.len() <= MAX_CARD, "expected {MAX_CARD} bytes at most and found {}", card.len());
             cards.push(card);
         }
-        let nobody = card(network, Peer(workers)).await;
-        let is_unknown = matches!(nobody, Err(OpenError::Unknown { peer, workers: w }) if (peer, w) == (Peer(workers), workers));
-        assert!(is_unknown, "rank {us} expected no card of nobody and found {nobody:?}");
+        let unknown = card(network, Peer(workers)).await;
+        let is_unknown = matches!(unknown, Err(OpenError::Unknown { peer, workers: w }) if (peer, w) == (Peer(workers), workers));
+        assert!(is_unknown, "rank {us} expected no card of an unknown rank and found {unknown:?}");
         shown.push(cards);
     }
     for (us, cards) in shown.iter().enumerate() {
@@ -257,8 +257,8 @@ async fn card(network: &mut impl Network, peer: Peer) -> Result<Bytes, OpenError
     poll_fn(|context| network.poll_card(peer, context)).await
 }
 
-/// Nobody has a link to itself, or to a peer that is none.
-pub(super) async fn to_nobody<N: Network + 'static>(mut networks: Vec<N>) {
+/// No worker has a link to itself, or to a peer that is none.
+pub(super) async fn to_no_peer<N: Network + 'static>(mut networks: Vec<N>) {
     networks[1].open(Peer(1));
     let (peer, error) = failed(&mut networks[1]).await;
     assert!(peer == Peer(1) && matches!(error, OpenError::Itself { peer: Peer(1) }), "{error:?}");

@@ -168,7 +168,7 @@ pub(super) async fn cancelled<N: Network + 'static>(mut networks: Vec<N>) {
             }
             if is_pending && owed + missing > 0 { Poll::Pending } else { Poll::Ready(owed + missing == 0) }
         };
-        // Who looks and is gone, and whom nobody can wake any more; and then who stays until it goes on.
+        // A task that polls and is gone, which cannot be woken any more; and then one that stays until it goes on.
         while !(step(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true)
             || poll_fn(&mut step).await)
         {}
@@ -236,7 +236,7 @@ pub(super) async fn leased<N: Network + 'static>(mut networks: Vec<N>) {
     }
 }
 
-/// Who submits what no message may be is told, at once and for ever; the other direction goes on.
+/// Submitting what no message may be is refused, at once and for ever; the other direction goes on.
 pub(super) async fn too_long<N: Network + 'static>(mut networks: Vec<N>) {
     let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
     let submitted = [message(1, 0, 9), message(1, 1, MAX_PAYLOAD + 1), message(1, 2, 9)];

@@ -47,8 +47,13 @@ pub async fn check<N: Network + 'static>(make: impl AsyncFn(u32) -> Vec<N>) {
 /// As [`check`].
 pub async fn check_within<N: Network + 'static>(limit: Duration, make: impl AsyncFn(u32) -> Vec<N>) {
     requirement(limit, "every pair of workers has one link", links::every_pair(make(5).await)).await;
-    requirement(limit, "a link to nobody is refused", links::to_nobody(make(2).await)).await;
-    requirement(limit, "every card is shown to all, and none of nobody", links::cards(make(5).await)).await;
+    requirement(limit, "a link to no peer is refused", links::to_no_peer(make(2).await)).await;
+    requirement(
+        limit,
+        "every card is shown to all, and none of an unknown rank",
+        links::cards(make(5).await),
+    )
+    .await;
     requirement(limit, "messages of one lane keep their order", messages::order(make(2).await)).await;
     requirement(limit, "every length up to the longest arrives", messages::lengths(make(2).await)).await;
     requirement(limit, "each message is completed once", messages::completions(make(2).await)).await;
@@ -80,11 +85,11 @@ pub async fn check_within<N: Network + 'static>(limit: Duration, make: impl Asyn
     requirement(limit, "links outlive their network", links::left(make(3).await)).await;
     requirement(
         limit,
-        "who asks for a link is told when its peer leaves",
+        "a request for a link fails when its peer leaves",
         links::left_while_asked(make(3).await),
     )
     .await;
-    requirement(limit, "a link that nobody took closes with its network", links::not_taken(make(3).await))
+    requirement(limit, "a link that was not taken closes with its network", links::not_taken(make(3).await))
         .await;
 }
 
@@ -166,7 +171,7 @@ pub async fn send(link: &mut dyn Link, messages: impl IntoIterator<Item = Messag
     exchange(link, messages, 0, |_| {}).await
 }
 
-/// Sends these messages and hears so many at the same time.
+/// Sends these messages and hears this many at the same time.
 ///
 /// # Errors
 /// A link that can carry no more.
@@ -187,7 +192,7 @@ pub async fn exchange(
     drive(link, submitted, expected, hear).await
 }
 
-/// Goes on until so many messages that were submitted are sent, and so many have come.
+/// Goes on until this many messages that were submitted are sent, and so many have come.
 async fn drive(
     link: &mut dyn Link,
     mut submitted: usize,

@@ -68,7 +68,7 @@ pub(super) async fn bytes<N: Network + 'static>(mut networks: Vec<N>, most: u64)
     }
 }
 
-/// So many bytes as messages of one lane. Each lies elsewhere in `all`, so that none is taken for the next.
+/// This many bytes as messages of one lane. Each lies elsewhere in `all`, so that none is taken for the next.
 fn pieces(all: &Bytes, tag: usize, total: u64) -> impl Iterator<Item = Message> + Clone {
     const LONGEST: u64 = MAX_PAYLOAD as u64;
     let all = all.clone();

@@ -23,7 +23,7 @@ enum State {
     Ending(bool),
 }
 
-/// What becomes of it that a link is asked for.
+/// The state of a request for a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// It is there.
@@ -69,7 +69,7 @@ impl Closing {
     /// The dropped link has ended.
     pub(super) fn end(&self, peer: Peer) {
         if self.links().remove(&peer) == Some(State::Ending(true)) {
-            // Without its network nobody wants one.
+            // Without its network none is needed.
             let _ = self.now.send(peer);
         }
     }

@@ -1,5 +1,5 @@
-//! The first links, those to rank 0: all of them come up or none does, and rank 0 tells everybody which. So a way between rank 0 and one
-//! worker that takes no datagrams is reported by all, and nobody takes the end of its own link for what went wrong.
+//! The first links, those to rank 0: all of them come up or none does, and rank 0 tells all which. So a way between rank 0 and one
+//! worker that takes no datagrams is reported by all, and no worker takes the end of its own link for the cause.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ async fn host(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, Joi
                 agreeing.spawn(agree_until(Arc::clone(shared), control, stopped.clone()));
             }
             Ok(Progress::Event(LinkEvent::Failed { peer, error })) => failed = Some((peer, error)),
-            Ok(Progress::Event(other)) => shared.base.events.tell(other),
+            Ok(Progress::Event(other)) => shared.base.events.report(other),
             Ok(Progress::Ended(Ok((control, Ok(connection))))) => {
                 missing.remove(&control.peer());
                 agreed.push((connection, control));
@@ -72,16 +72,16 @@ async fn host(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, Joi
         }
     }
     let Some((other, error)) = failed else {
-        let told = async {
+        let notified = async {
             for (_, control) in &mut agreed {
                 // One that broke since is reported by its link.
                 let _ = say(&mut **control, &Negotiation::Complete).await;
             }
         };
-        let _ = timeout(linger, told).await;
+        let _ = timeout(linger, notified).await;
         return Ok(agreed);
     };
-    // Those in the middle of it are told, too.
+    // Those in the middle of it are notified, too.
     let _ = stop.send(true);
     while let Some(ended) = agreeing.join_next().await {
         controls.extend(ended.map(|(control, _)| control));
@@ -112,7 +112,7 @@ async fn agree_until(
     (control, agreed)
 }
 
-/// Tells all of these that nothing comes of it, and waits until they have left: a connection that ends with bytes that nobody has read takes
+/// Notifies all of these that there will be no link, and waits until they have left: a connection that ends with unread bytes takes
 /// what was said with it.
 async fn refuse_all(mut controls: Vec<Box<dyn Link>>, word: &Negotiation) {
     for control in &mut controls {
@@ -136,7 +136,7 @@ async fn other(shared: &Shared) -> Result<Agreed, JoinError> {
             // The first is the one that the rendezvous left.
             Ok(LinkEvent::Up(control)) => break control,
             Ok(LinkEvent::Failed { peer, error }) => return Err(unlinked(shared, peer, error)),
-            Ok(other) => shared.base.events.tell(other),
+            Ok(other) => shared.base.events.report(other),
             Err(_) => return Err(unlinked(shared, HOST, none())),
         }
     };
@@ -144,8 +144,8 @@ async fn other(shared: &Shared) -> Result<Agreed, JoinError> {
         Err(OpenError::Refused { reason: sentence, .. }) => return Err(JoinError::Failed { sentence }),
         agreed => agreed,
     };
-    let told = timeout_at(until, verdict(&mut *control, agreed.as_ref().err())).await;
-    match (told, agreed) {
+    let agreement = timeout_at(until, verdict(&mut *control, agreed.as_ref().err())).await;
+    match (agreement, agreed) {
         (Ok(Err(OpenError::Refused { reason: sentence, .. })), _) => Err(JoinError::Failed { sentence }),
         (_, Err(error)) | (Ok(Err(error)), _) => Err(unlinked(shared, HOST, error)),
         (Ok(Ok(())), Ok(connection)) => Ok((connection, control)),
@@ -156,7 +156,7 @@ async fn other(shared: &Shared) -> Result<Agreed, JoinError> {
     }
 }
 
-/// What rank 0 tells everybody. Who has no link to it says so first.
+/// What rank 0 sends to all. A worker without a link to it says so first.
 async fn verdict(control: &mut dyn Link, failed: Option<&OpenError>) -> Result<(), OpenError> {
     if let Some(error) = failed {
         say(control, &Negotiation::Refused(error.to_string())).await?;

@@ -15,7 +15,7 @@ use super::{WINDOW, lane_of, link_error};
 use crate::tcp::wire::{HEADER, Header, WireError};
 use crate::{Counters, LinkError, Message, Peer, Tag};
 
-/// Bytes that are read at once of what is thrown away.
+/// Bytes that are read at once of what is discarded.
 const SCRATCH: usize = 16 << 10;
 
 /// Bytes of messages that may have begun and not ended, by their announced lengths. A peer of ours has no more than half of it in messages
@@ -40,7 +40,7 @@ pub(super) struct Incoming {
     pub(super) held: usize,
     waiting: VecDeque<u64>,
     ready: Arc<ReadyQueue>,
-    /// Whether something came that is no message of ours: what follows is thrown away.
+    /// Whether something came that is no message of ours: what follows is discarded.
     is_damaged: bool,
     /// Bytes that came.
     pub(super) moved: u64,
@@ -56,7 +56,7 @@ struct Stream {
     head: [u8; HEADER],
     /// Bytes of the next header that have come.
     filled: usize,
-    /// What is announced, and what has come of it once there is memory for it.
+    /// What is announced, and what has arrived of it once there is memory for it.
     begun: Option<(Header, Option<BytesMut>)>,
 }
 
@@ -181,7 +181,7 @@ impl Incoming {
                         self.moved += read as u64;
                         self.counters.received(read, 0);
                     }
-                    // A message that its sender did not end is none, and why the connection ended is reported by it.
+                    // A message that its sender did not end does not count, and why the connection ended is reported by it.
                     Poll::Ready(_) => return Ok(Progress::Ended),
                 }
                 continue;

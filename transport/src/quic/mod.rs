@@ -13,12 +13,12 @@
 //! | either | refused | `2 u8 ‖ sentence` |
 //! | rank 0 → each, once it has a connection with all | complete | `3 u8` |
 //!
-//! The higher-numbered dials. Its first datagram goes to the connection number that the acceptor drew, and nobody else's is looked at.
+//! The higher-numbered dials. Its first datagram goes to the connection number that the acceptor drew, and no other connection's is looked at.
 //! Each end takes exactly the key that the other has offered (Ed25519, in TLS 1.3, without a certificate), so who is
 //! who follows from the rendezvous, whatever addresses datagrams come from, and whatever addresses they come from later.
 //! There is no early data, and no session is resumed.
 //!
-//! The link of TCP then carries nothing. It closes when a side drops the link or its process ends, which datagrams do not tell.
+//! The link of TCP then carries nothing. It closes when a side drops the link or its process ends, which datagrams do not show.
 //!
 //! # Unauthenticated peers
 //!
@@ -78,7 +78,7 @@ use keys::Keys;
 use network::Shared;
 use socket::{DatagramKey, GuardedSocket, Numbers, TAG};
 
-/// What connections are named, as TLS wants it. Nobody looks at it.
+/// What connections are named, as TLS wants it. It is not checked.
 const WHAT: &str = "gleaner";
 /// Lanes that have a stream at the same time.
 const LANES: usize = 128;
@@ -115,7 +115,7 @@ pub async fn join(config: JoinConfig) -> Result<QuicNetwork, JoinError> {
         Some(Ok(begun)) => begun,
         ended => Err(match ended.and_then(crate::tcp::cause::panicked) {
             Some(reason) => JoinError::Panicked { reason },
-            None => JoinError::DoorClosed,
+            None => JoinError::ListenerClosed,
         }),
     }
 }
@@ -148,10 +148,10 @@ async fn begin(config: JoinConfig, driver: Weak<Driver>) -> Result<QuicNetwork, 
         expected: Default::default(),
         closing,
     });
-    // What a connection is told is that of its expectation; who is expected by nobody gets as far as that.
+    // A connection gets the answer of its expectation; one that is not expected gets no further than that.
     let base = shared.acceptor(&shared.keys.public).map_err(setup(peer, "use its key"))?;
     shared.endpoint.set_server_config(Some(base));
-    let driver = driver.upgrade().ok_or(JoinError::DoorClosed)?;
+    let driver = driver.upgrade().ok_or(JoinError::ListenerClosed)?;
     let _ = driver.endpoint.set(shared.endpoint.clone());
     QuicNetwork::start(shared, driver, reopened).await
 }
@@ -182,7 +182,7 @@ fn transport(congestion: Congestion, timeout: Duration) -> TransportConfig {
     let mut config = TransportConfig::default();
     let mut mtu = MtuDiscoveryConfig::default();
     mtu.upper_bound(LONGEST);
-    // A silent peer is told by the owner of links, within the time-out. This is for those that nobody owns yet.
+    // A silent peer is noticed by the owner of links, within the time-out. This is for links without an owner yet.
     let idle = IdleTimeout::try_from(timeout * 2).unwrap_or_else(|_| VarInt::MAX.into());
     // What is lost before a round trip is known is sent again after three of these, and later: twice while a connection may come about.
     config
@@ -207,7 +207,7 @@ fn lane_of(tag: Tag) -> u64 {
     if tag.is_control() { Tag::CONTROL } else { tag.0 }
 }
 
-/// How a connection ended, as its links tell it.
+/// How a connection ended, as its links report it.
 fn link_error(peer: Peer, error: ConnectionError) -> LinkError {
     match error {
         ConnectionError::TimedOut => LinkError::Io { peer, source: io::ErrorKind::TimedOut.into() },
@@ -218,7 +218,7 @@ fn link_error(peer: Peer, error: ConnectionError) -> LinkError {
     }
 }
 
-/// Bytes that nobody knows.
+/// Random bytes.
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     #[expect(clippy::expect_used)]

@@ -1,4 +1,4 @@
-//! What two workers tell each other over their link of TCP before they have one of QUIC. All numbers are little-endian.
+//! What two workers exchange over their link of TCP before they have one of QUIC. All numbers are little-endian.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -44,7 +44,7 @@ impl Negotiation {
         bytes.freeze()
     }
 
-    /// Reads it; None if it is none.
+    /// Reads it; None if it is invalid.
     pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
         match bytes.try_get_u8().ok()? {
             0 if bytes.len() == 2 + PUBLIC + NUMBER => {

@@ -101,7 +101,7 @@ impl QuicNetwork {
                 &shared.base.counters,
                 &shared.closing,
             );
-            shared.base.events.tell(LinkEvent::Up(Box::new(link)));
+            shared.base.events.report(LinkEvent::Up(Box::new(link)));
         }
         tasks.spawn_on(connect(Arc::clone(shared), Arc::downgrade(driver), reopened), driver.handle());
         Ok(network)
@@ -174,12 +174,12 @@ impl Network for QuicNetwork {
 
 impl Drop for QuicNetwork {
     fn drop(&mut self) {
-        // Links that nobody took hold the driver, whose socket holds these events.
+        // Links that were not taken hold the driver, whose socket holds these events.
         self.shared.base.close();
     }
 }
 
-/// The task that takes in connections. One that nobody expects gets no answer.
+/// The task that takes in connections. One that is not expected gets no answer.
 async fn answer(shared: Arc<Shared>) {
     while let Some(incoming) = shared.endpoint.accept().await {
         let number = <[u8; NUMBER]>::try_from(&incoming.orig_dst_cid()[..]).ok();
@@ -209,7 +209,7 @@ async fn connect(shared: Arc<Shared>, driver: Weak<Driver>, mut reopened: Unboun
             }
             Some(ended) = openings.join_next(), if !openings.is_empty() => {
                 if let Some(reason) = panicked(ended) {
-                    shared.base.events.tell(LinkEvent::Panicked { reason });
+                    shared.base.events.report(LinkEvent::Panicked { reason });
                 }
             }
         }
@@ -234,14 +234,14 @@ async fn open(shared: Arc<Shared>, driver: Weak<Driver>, mut control: Box<dyn Li
         }
     };
     let was_wanted = shared.base.wanted().remove(&peer);
-    shared.base.events.tell(match agreed {
+    shared.base.events.report(match agreed {
         Ok(link) => LinkEvent::Up(Box::new(link)),
         Err(error) if was_wanted => LinkEvent::Failed { peer, error },
         Err(error) => LinkEvent::Refused { address: peer.to_string(), reason: error.to_string() },
     });
 }
 
-/// Both ends tell each other of their sockets and keys, the higher-numbered dials, and both say that the connection is there: who has
+/// Both ends exchange their sockets and keys, the higher-numbered dials, and both say that the connection is there: the end that has
 /// heard that knows that the other takes it.
 pub(super) async fn agree(shared: &Shared, control: &mut dyn Link) -> Result<Connection, OpenError> {
     let (peer, limit) = (control.peer(), shared.timeout / 2);

@@ -23,7 +23,7 @@ const IDLE: usize = 32;
 const SHORT: usize = 1024;
 /// What is handed to QUIC beyond twice what the path takes at once, in bytes: it is chosen again what goes first as late as may be.
 const AHEAD: u64 = 128 << 10;
-/// After so many bytes it is asked again what the path takes.
+/// After this many bytes it is asked again what the path takes.
 const MEASURE: u64 = 64 << 10;
 /// Bytes of messages that have begun to be handed to QUIC and are not handed over whole: half of what the peer has memory for, which therefore
 /// never waits for the rest of messages that finds no room behind others.

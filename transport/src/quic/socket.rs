@@ -113,7 +113,7 @@ impl GuardedSocket {
 
     fn hold(&self, datagram: &[u8], meta: RecvMeta) {
         let Some(said) = self.key.open(datagram) else {
-            return self.events.tell(LinkEvent::Refused {
+            return self.events.report(LinkEvent::Refused {
                 address: meta.addr.to_string(),
                 reason: "it sent a datagram that was not made with the job's key: it belongs to another job, or something else \
                          calls this port"

@@ -130,9 +130,9 @@ async fn unauthenticated_peers_get_no_byte_and_are_reported() {
     }
 }
 
-/// One that somebody of the job made, and that was recorded, or meant for another worker.
+/// One that a worker of the job made, and that was recorded, or meant for another worker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_datagram_of_the_job_that_nobody_expects_is_not_answered() {
+async fn an_unexpected_datagram_of_the_job_is_not_answered() {
     let configs = configs(2, LONG);
     let key = DatagramKey::new(&configs[0].secret.key_of("17"));
     let networks: [_; 2] = all(configs).await;
@@ -240,7 +240,7 @@ async fn what_is_no_message_is_damage_and_the_peer_is_still_heard_of() {
             matches!(error, LinkError::Damaged { peer: Peer(1), .. })
         };
         assert!(is_right, "{error:?}");
-        // What this side says still arrives, while what comes is thrown away.
+        // What this side says still arrives, while what comes is discarded.
         stream.write_all(&vec![0; 100_000]).await.unwrap();
         send(&mut link, [message(Tag::CONTROL, 3)]).await.unwrap();
         let mut heard = raw.accept_uni().await.unwrap();

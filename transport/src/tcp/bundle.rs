@@ -68,7 +68,7 @@ struct Incoming {
     next: u64,
     /// Bytes that wait in all sockets.
     held: usize,
-    /// What came and was no message of ours: what follows is thrown away.
+    /// What came and was no message of ours: what follows is discarded.
     is_damaged: bool,
     /// Since the first socket has ended: why, until it is reported, and when the others have had their time.
     end: Option<(Option<LinkError>, Pin<Box<Sleep>>)>,
@@ -128,7 +128,7 @@ impl Socket {
     }
 
     /// Adds to the link's counters what has been counted here since.
-    fn settle(&mut self, counters: &Counters) {
+    fn add_to(&mut self, counters: &Counters) {
         let now = self.own.read();
         let sent = now.bytes_sent - self.counted.bytes_sent;
         let received = now.bytes_received - self.counted.bytes_received;
@@ -349,7 +349,7 @@ impl Link for Bundle {
                 break;
             }
         }
-        sockets.iter_mut().for_each(|socket| socket.settle(counters));
+        sockets.iter_mut().for_each(|socket| socket.add_to(counters));
         let sent = outgoing.complete();
         counters.sent(0, sent);
         if sent == 0 { Poll::Pending } else { Poll::Ready(Ok(sent)) }
@@ -367,7 +367,7 @@ impl Link for Bundle {
                 matches!(received, Poll::Ready(Err(LinkError::Damaged { .. } | LinkError::TooLong { .. })));
             received
         };
-        self.sockets.iter_mut().for_each(|socket| socket.settle(&self.counters));
+        self.sockets.iter_mut().for_each(|socket| socket.add_to(&self.counters));
         received
     }
 }

@@ -8,23 +8,23 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::handshake::{HandshakeError, Identity, Visitor, greet};
+use super::handshake::{HandshakeError, Identity, Member, greet};
 use super::rendezvous::read_frame;
 use super::stream::prepare;
 use super::wire::{ASK, Asked, Card, Cards, MAX_ASKED, Place, Verdict, WireError, frame};
 use crate::{MAX_PAYLOAD, OpenError, Peer};
 
-/// How many peers behind each are known to it from the beginning. When rank 0 is gone, nobody tells where others are.
+/// How many peers behind each are known to it from the beginning. When rank 0 is gone, there is no one to ask where others are.
 const NEIGHBOURS: u32 = 4;
 
-/// Where a visitor can be reached by all others, not only from here.
-pub(super) fn place(visitor: &Visitor) -> Place {
-    let seen = visitor.address.ip();
-    let local = visitor.stream.socket().local_addr().map(|address| address.ip().to_canonical());
+/// Where a member can be reached by all others, not only from here.
+pub(super) fn place(member: &Member) -> Place {
+    let seen = member.address.ip();
+    let local = member.stream.socket().local_addr().map(|address| address.ip().to_canonical());
     if seen.is_loopback() || local.is_ok_and(|local| local == seen) {
-        Place::BesidePeerZero(visitor.hello.port)
+        Place::BesidePeerZero(member.hello.port)
     } else {
-        Place::At(SocketAddr::new(seen, visitor.hello.port))
+        Place::At(SocketAddr::new(seen, member.hello.port))
     }
 }
 
@@ -56,19 +56,15 @@ impl Known {
     }
 }
 
-/// Rank 0's part. Who asks for cards that there are none of is sent fewer.
-pub(super) async fn show(
-    mut visitor: Visitor,
-    us: &Identity,
-    cards: &[Vec<u8>],
-) -> Result<(), HandshakeError> {
+/// Rank 0's part. A worker that asks for cards that do not exist is sent fewer.
+pub(super) async fn show(mut member: Member, us: &Identity, cards: &[Vec<u8>]) -> Result<(), HandshakeError> {
     let show = async {
-        visitor.answer(us, &Verdict::Welcome).await?;
-        let asked = Asked::decode(&read_frame(&mut visitor.stream, 4 * MAX_ASKED).await?)
+        member.answer(us, &Verdict::Welcome).await?;
+        let asked = Asked::decode(&read_frame(&mut member.stream, 4 * MAX_ASKED).await?)
             .map_err(std::io::Error::other)?;
         let found = asked.0.iter().filter_map(|peer| cards.get(peer.0 as usize).cloned()).collect();
-        visitor.stream.write_all(&frame(&Cards(found).encode())).await?;
-        visitor.stream.flush().await
+        member.stream.write_all(&frame(&Cards(found).encode())).await?;
+        member.stream.flush().await
     };
     timeout(us.timeout, show).await.map_err(|_| HandshakeError::Slow(us.timeout))?.map_err(HandshakeError::Io)
 }

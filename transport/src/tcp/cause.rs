@@ -7,7 +7,7 @@ use tokio::task::JoinError;
 /// Why a connection was not made.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The peer's host answers, and nobody listens there: it ended.
+    /// The peer's host answers, and nothing listens there: it ended.
     Gone,
     /// This host lacks what it takes.
     Here,

@@ -52,7 +52,7 @@ pub enum JoinError {
         /// What carries links.
         transport: Transport,
     },
-    /// A transport that encrypts whatever it is told.
+    /// A transport that always encrypts.
     #[error(
         "the transport {transport} encrypts all that it carries, and links that are not encrypted were asked for: leave out --plain \
          (GLEANER_PLAIN), or choose another transport (--transport, GLEANER_TRANSPORT)"
@@ -159,7 +159,7 @@ pub enum JoinError {
         named: String,
         /// What was turned away meanwhile and may have been one of them.
         hint: String,
-        /// Whether rank 0 hears nobody, of two or more: then it may well have been cut off itself.
+        /// Whether rank 0 hears none, of two or more: then it may well have been cut off itself.
         is_alone: bool,
     },
     /// At rank 0: a worker proved itself too late, though its hello had come in time.
@@ -209,13 +209,13 @@ pub enum JoinError {
         /// How many workers the job has.
         workers: u32,
     },
-    /// Peer 0 gave the job up and told everyone why.
-    #[error("rank 0 gave the job up: {sentence}")]
+    /// Peer 0 ended the job and said why to all.
+    #[error("rank 0 ended the job: {sentence}")]
     Failed {
         /// Its reason.
         sentence: String,
     },
-    /// Peer 0 was reached, and left without a word.
+    /// Peer 0 was reached, and left without an answer.
     #[error("lost rank 0 at {address} while it was waiting for the others: {source}; its own log says why")]
     Lost {
         /// The rendezvous address.
@@ -233,7 +233,7 @@ pub enum JoinError {
     },
     /// The task that answers the port ended.
     #[error("the listening port was closed while workers were joining: the tokio runtime is shutting down")]
-    DoorClosed,
+    ListenerClosed,
     /// A task of this worker's own network panicked.
     #[error("its network panicked: {reason}; this is a bug in gleaner: please report it with this line")]
     Panicked {
@@ -281,7 +281,7 @@ pub(super) fn listed(peers: &[Peer]) -> String {
     const MOST: usize = 32;
     let numbers: Vec<_> = peers.iter().take(MOST).map(|peer| peer.0.to_string()).collect();
     match numbers.as_slice() {
-        [] => "nobody".to_owned(),
+        [] => "no rank".to_owned(),
         [only] => format!("rank {only}"),
         several if peers.len() > MOST => {
             format!("ranks {} and {} more", several.join(", "), peers.len() - MOST)

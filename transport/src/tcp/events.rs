@@ -29,8 +29,8 @@ impl Events {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the owner of one.
-    pub(crate) fn tell(&self, event: LinkEvent) {
+    /// Reports one to the owner.
+    pub(crate) fn report(&self, event: LinkEvent) {
         let owner = {
             let mut queue = self.queue();
             if queue.is_closed {
@@ -49,7 +49,7 @@ impl Events {
         owner.into_iter().for_each(Waker::wake);
     }
 
-    /// Nobody asks any more: what waits is dropped, and so is what comes later. A link that nobody took is closed by that.
+    /// The owner has gone: what waits is dropped, and so is what comes later. A link that was not taken is closed by that.
     pub(crate) fn close(&self) {
         let waiting = {
             let mut queue = self.queue();
@@ -83,15 +83,15 @@ mod tests {
     use crate::{OpenError, Peer};
 
     fn refused(number: u32) -> LinkEvent {
-        LinkEvent::Refused { address: format!("10.0.0.1:{number}"), reason: "it is nobody".into() }
+        LinkEvent::Refused { address: format!("10.0.0.1:{number}"), reason: "it is unknown".into() }
     }
 
     #[test]
     fn callers_that_were_turned_away_wait_in_a_bounded_number_and_are_all_counted() {
         let (events, mut context) = (Events::default(), Context::from_waker(Waker::noop()));
         assert!(events.poll(&mut context).is_pending());
-        (0..1_000_000).for_each(|number| events.tell(refused(number)));
-        events.tell(LinkEvent::Failed { peer: Peer(3), error: OpenError::Itself { peer: Peer(3) } });
+        (0..1_000_000).for_each(|number| events.report(refused(number)));
+        events.report(LinkEvent::Failed { peer: Peer(3), error: OpenError::Itself { peer: Peer(3) } });
         let mut heard = Vec::new();
         while let Poll::Ready(event) = events.poll(&mut context) {
             heard.push(event);
@@ -104,19 +104,19 @@ mod tests {
                 _ => None,
             })
             .collect();
-        assert_eq!(reasons[0], "it is nobody; so were 999936 callers more");
-        assert!(reasons[1..].iter().all(|reason| *reason == "it is nobody"));
+        assert_eq!(reasons[0], "it is unknown; so were 999936 callers more");
+        assert!(reasons[1..].iter().all(|reason| *reason == "it is unknown"));
         assert!(matches!(heard.last(), Some(LinkEvent::Failed { peer: Peer(3), .. })), "never left out");
-        events.tell(refused(1));
+        events.report(refused(1));
         assert!(matches!(events.poll(&mut context), Poll::Ready(LinkEvent::Refused { .. })));
     }
 
     #[test]
-    fn what_waits_when_nobody_asks_any_more_is_dropped_and_so_is_what_comes_later() {
+    fn what_waits_when_the_owner_is_gone_is_dropped_and_so_is_what_comes_later() {
         let (events, mut context) = (Events::default(), Context::from_waker(Waker::noop()));
-        events.tell(refused(1));
+        events.report(refused(1));
         events.close();
-        events.tell(refused(2));
+        events.report(refused(2));
         assert!(events.poll(&mut context).is_pending());
     }
 }

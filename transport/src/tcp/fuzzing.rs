@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
-use super::handshake::{self, Greeted, HandshakeError, Identity, Visitor};
+use super::handshake::{self, Greeted, HandshakeError, Identity, Member};
 use super::heard::Heard;
 use super::wire::{self, Asked, Card, Cards, Challenge, HEADER, HELLO, Header, Hello, Outcome, Verdict};
 use crate::seal::{HEAD, KEY, Opener};
@@ -69,13 +69,13 @@ fn message(bytes: &[u8]) {
     assert_eq!(read(&changed, number), None, "bit {bit} was changed");
 }
 
-/// A record of somebody who does not know the key.
+/// A record of a peer that does not know the key.
 fn record(bytes: &[u8]) {
     let Some(head) = bytes.first_chunk::<HEAD>() else { return };
     if let Ok(length) = Opener::length(*head)
         && let Some(record) = bytes.get(..length)
     {
-        Opener::new(&[7; KEY]).open(&mut record.to_vec()).expect_err("nobody knows the key");
+        Opener::new(&[7; KEY]).open(&mut record.to_vec()).expect_err("the key is not known");
     }
 }
 
@@ -100,7 +100,7 @@ pub fn handshake(bytes: &[u8]) {
     });
 }
 
-/// The bytes of a hello that a member of the job has said, as somebody may have recorded them.
+/// The bytes of a hello that a member of the job has said, as an attacker may have recorded them.
 pub fn hello() -> Vec<u8> {
     let us = identity(1);
     let dialled = handshake::dialler(&us.key).and_then(|mut noise| handshake::hello(&mut noise, &claims()));
@@ -138,7 +138,7 @@ fn pair() -> (TcpStream, TcpStream) {
     (stream(here).expect("a stream"), stream(there).expect("a stream"))
 }
 
-async fn accept(here: TcpStream) -> (bool, Result<Visitor, HandshakeError>) {
+async fn accept(here: TcpStream) -> (bool, Result<Member, HandshakeError>) {
     let (us, heard) = (identity(0), Heard::default());
     match handshake::listen(here, &us, &heard).await {
         Ok(greeted) => (true, challenge(greeted, &us).await),
@@ -146,15 +146,15 @@ async fn accept(here: TcpStream) -> (bool, Result<Visitor, HandshakeError>) {
     }
 }
 
-async fn challenge(greeted: Greeted, us: &Identity) -> Result<Visitor, HandshakeError> {
+async fn challenge(greeted: Greeted, us: &Identity) -> Result<Member, HandshakeError> {
     handshake::challenge(greeted, ([192, 0, 2, 1], 9).into(), us).await
 }
 
 async fn unauthenticated_calls(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
     there.write_all(bytes).await.expect("room for a short text");
     there.shutdown().await.expect("an end");
-    let (greeted, visitor) = accept(here).await;
-    visitor.expect_err("an unauthenticated peer is no visitor");
+    let (greeted, member) = accept(here).await;
+    member.expect_err("an unauthenticated peer is no member");
     let mut answer = Vec::new();
     let _ = there.read_to_end(&mut answer).await;
     assert!(greeted || answer.is_empty(), "an unauthenticated peer was answered with {} bytes", answer.len());
@@ -177,10 +177,10 @@ async fn member_calls(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
         let _ = there.read_to_end(&mut Vec::new()).await;
     };
     let acceptor = async {
-        if let (_, Ok(mut visitor)) = accept(here).await {
+        if let (_, Ok(mut member)) = accept(here).await {
             let us = identity(0);
-            let verdict = visitor.misfit(&us).map_or(Verdict::Welcome, Verdict::Refused);
-            let _ = visitor.answer(&us, &verdict).await;
+            let verdict = member.misfit(&us).map_or(Verdict::Welcome, Verdict::Refused);
+            let _ = member.answer(&us, &verdict).await;
         }
     };
     tokio::join!(caller, acceptor);
@@ -196,10 +196,10 @@ async fn unauthenticated_answers(here: TcpStream, mut there: TcpStream, bytes: &
 async fn member_answers(here: TcpStream, there: TcpStream, bytes: &[u8]) {
     let dialler = async { drop(handshake::speak(here, &identity(1).key, &claims(), &[]).await) };
     let acceptor = async {
-        if let (_, Ok(mut visitor)) = accept(there).await {
-            // A verdict that nobody of this version would tell.
-            let _ = visitor.stream.write_all(bytes).await;
-            let _ = visitor.stream.flush().await;
+        if let (_, Ok(mut member)) = accept(there).await {
+            // A verdict that no worker of this version sends.
+            let _ = member.stream.write_all(bytes).await;
+            let _ = member.stream.flush().await;
         }
     };
     tokio::join!(dialler, acceptor);

@@ -46,7 +46,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// The time-out, as hellos tell it.
+    /// The time-out, as hellos carry it.
     fn millis(&self) -> u32 {
         u32::try_from(self.timeout.as_millis()).unwrap_or(u32::MAX)
     }
@@ -103,7 +103,7 @@ pub(super) enum HandshakeError {
     Connect(io::Error),
     #[error("the handshake could not be computed: {0}; check that the operating system has random numbers")]
     Noise(snow::Error),
-    #[error("it connected and left without a word")]
+    #[error("it connected and left without sending anything")]
     Nothing,
     #[error("it did not say a gleaner hello: something else calls this port")]
     NoHello,
@@ -259,7 +259,7 @@ async fn judged(
     Ok((verdict, stream))
 }
 
-/// Says that this dialler takes the link. Where the connection broke since, the link tells that.
+/// Says that this dialler takes the link. Where the connection broke since, the link reports it.
 pub(super) async fn say_taken(first: &mut Stream) {
     if first.write_all(&TAKEN).await.is_ok() {
         let _ = first.flush().await;
@@ -278,7 +278,7 @@ pub(super) async fn taken(first: &mut Stream, limit: Duration) -> io::Result<boo
 
 /// A caller that has proved that it holds the job's key, and waits for the verdict.
 #[derive(Debug)]
-pub(super) struct Visitor {
+pub(super) struct Member {
     pub(super) stream: Stream,
     pub(super) address: SocketAddr,
     pub(super) hello: Hello,
@@ -338,7 +338,7 @@ pub(super) async fn challenge(
     Greeted { mut socket, mut noise, hello }: Greeted,
     address: SocketAddr,
     us: &Identity,
-) -> Result<Visitor, HandshakeError> {
+) -> Result<Member, HandshakeError> {
     let mut challenge = [0; CHALLENGE + NOISE];
     let claims = Challenge { version: VERSION, from: us.peer }.encode();
     noise.write_message(&claims, &mut challenge).map_err(HandshakeError::Noise)?;
@@ -355,17 +355,17 @@ pub(super) async fn challenge(
         return Err(HandshakeError::Impostor);
     }
     let round_trip = asked.elapsed();
-    // Other versions may bring none, and are told that they are others.
+    // Other versions may bring none, and get the answer that they are others.
     let card = if brings(hello.purpose) && hello.version == VERSION {
         read_frame(&mut stream, MAX_CARD).await.map_err(ended(HandshakeError::Cut))?.into()
     } else {
         Bytes::new()
     };
-    Ok(Visitor { stream, address, hello, card, round_trip })
+    Ok(Member { stream, address, hello, card, round_trip })
 }
 
-impl Visitor {
-    /// Tells the verdict. What follows is sealed, or not.
+impl Member {
+    /// Sends the verdict. What follows is sealed, or not.
     pub(super) async fn answer(&mut self, us: &Identity, verdict: &Verdict) -> io::Result<()> {
         let answer = async {
             self.stream.write_all(&verdict.encode()).await?;

@@ -60,7 +60,7 @@ struct Incoming {
     /// The long message whose payload is coming. Its buffer has room for what is read behind it.
     begun: Option<(Header, BytesMut)>,
     is_sealed: bool,
-    /// Whether something came that is no message of ours: what follows is thrown away.
+    /// Whether something came that is no message of ours: what follows is discarded.
     is_damaged: bool,
     /// How many messages were handed out.
     count: u64,

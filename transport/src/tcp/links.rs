@@ -2,7 +2,7 @@
 //!
 //! The lower-numbered peer's connection is kept. An acceptor decides in one place, after the caller's proof and
 //! before the verdict: it takes the caller unless it holds a link to that peer already, or has said hello to it
-//! and is the lower of the two; then it answers that it is busy. A dialler that is told so looks whether the
+//! and is the lower of the two; then it answers that it is busy. A dialler that gets this answer looks whether the
 //! other connection came, and dials again if it did not. One that is welcomed takes the link in the same place, or
 //! leaves where a caller's connection was the link meanwhile; the acceptor's is up once it was taken, since a hello may
 //! be answered after the link that ended its dialling has come and gone. Merely connecting is not yet saying hello, so a peer
@@ -147,7 +147,7 @@ impl Links {
         }
     }
 
-    /// A dialler gives up. Says whether the peer is without a link, which is worth telling.
+    /// A dialler gives up. Says whether the peer is without a link, which is worth reporting.
     pub(super) fn rest(&self, peer: Peer, dialling: u64) -> bool {
         self.slots()[peer.0 as usize].rest(dialling)
     }
@@ -163,7 +163,7 @@ impl Links {
         Some(self.hold(peer))
     }
 
-    /// A caller has proved itself. None if it must be told that we are busy.
+    /// A caller has proved itself. None if the answer must be that we are busy.
     pub(super) fn offer(self: &Arc<Self>, peer: Peer) -> Option<Hold> {
         let slot = &mut self.slots()[peer.0 as usize];
         if slot.taken != Taken::No || (slot.dial == Dial::Speaking && self.us < peer) {
@@ -234,7 +234,7 @@ mod tests {
         drop(hold);
         two.knock(ONE, first);
         assert_eq!(two.turn(ONE, first, Dial::Knocking), Turn::Done);
-        assert!(two.welcomed(ONE, first).is_none(), "nobody asks for a link");
+        assert!(two.welcomed(ONE, first).is_none(), "no link is asked for");
         let second = two.want(ONE).unwrap();
         assert!(two.welcomed(ONE, first).is_none(), "it is dialled for anew");
         assert_eq!(two.turn(ONE, first, Dial::Knocking), Turn::Done);
@@ -252,7 +252,7 @@ mod tests {
         assert!(!two.withdraw(hold));
         let first = two.want(ONE).unwrap();
         let hold = two.offer(ONE).unwrap();
-        assert!(!two.rest(ONE, first), "nothing to tell while an offer is open");
+        assert!(!two.rest(ONE, first), "nothing to report while an offer is open");
         assert!(two.withdraw(hold));
         let second = two.want(ONE).unwrap();
         let hold = two.offer(ONE).unwrap();

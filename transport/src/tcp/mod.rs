@@ -4,7 +4,7 @@
 //!
 //! [`join`] is given the address of rank 0, which every worker knows. Peer 0 listens there; every other worker
 //! listens at a port of its own choice, dials rank 0 until it is there, and names that port. Once all have come,
-//! rank 0 tells everyone so. The connections to rank 0 stay as the links to it; all others are made when they are
+//! rank 0 tells all so. The connections to rank 0 stay as the links to it; all others are made when they are
 //! first needed, by whichever side needs them. That side asks rank 0 where its peer listens, for all peers that it
 //! needs at the moment, over a connection of its own with the purpose to ask: after the welcome it sends a header and
 //! their numbers (u32 each, at most 512), and is sent a header and their cards (u16 length, and bytes),
@@ -31,7 +31,7 @@
 //! 65,536 are remembered), or that names A itself as its sender, is not answered. What a hello claims (version, number of
 //! workers, epoch, numbers) counts only after the proof, so a recorded hello cannot fail a job; what differs is named in the verdict's
 //! sentence, with both values. A handshake takes at most the time-out, 256 callers may be waiting for their hello, and each runs by itself, so
-//! that those who say nothing hold nobody up.
+//! that silent callers delay no other.
 //!
 //! # Messages
 //!
@@ -45,13 +45,13 @@
 //! who changes, repeats or leaves out any ends the link. An end without the goodbye of the runtime, which is a message, is
 //! taken for a failure. With [`is_plain`](JoinConfig::is_plain) they travel as they are: payloads are written from where they
 //! lie and read to where they stay, **what is sent can be read and forged between two hosts**, and the checksums find damage
-//! that nobody means: bytes that are changed, and messages that are repeated, dropped or swapped.
+//! that happens by accident: bytes that are changed, and messages that are repeated, dropped or swapped.
 //!
 //! # Several sockets
 //!
 //! A link of [several sockets](crate::Sockets) begins as one of a single socket. The first 8 bytes of the hash with which its Noise
 //! ends are the link's name. Before the dialler takes the link it makes the other connections, each with a handshake to add a
-//! socket, in which it says the link's name and which socket it is. A guest does so once the rendezvous is complete, and then says that it
+//! socket, in which it says the link's name and which socket it is. A participant does so once the rendezvous is complete, and then says that it
 //! takes the link. The acceptor has the link once it hears that: whichever welcome was lost before, the dialler has made that socket again.
 //! Messages are numbered from 0 in each direction of the link. Each socket carries runs of messages that follow one another: before a run
 //! stands a message without payload, whose tag is the number of the run's first, shifted left by 8 bits, and how many there
@@ -66,10 +66,10 @@ use bytes::Bytes;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
+mod acceptor;
 mod bundle;
 mod cards;
 pub(crate) mod cause;
-mod door;
 mod error;
 pub(crate) mod events;
 #[doc(hidden)]
@@ -89,8 +89,8 @@ pub use error::JoinError;
 pub use network::TcpNetwork;
 
 use crate::{MAX_CARD, Peer, Secret, Transport, TransportChoice};
+use acceptor::Acceptor;
 use cause::is_scarce;
-use door::Door;
 use events::Events;
 use handshake::Identity;
 use rendezvous::Met;
@@ -128,7 +128,7 @@ pub struct JoinConfig {
     /// How long to wait for all workers to come, and later for a link to come about; in milliseconds the same at all workers.
     pub timeout: Duration,
     /// A socket that is bound already, listening or not yet, and used instead of binding one: at rank 0 to the rendezvous
-    /// port, so that a launcher can choose a free one and nobody takes it in between; elsewhere the worker's own.
+    /// port, so that a launcher can choose a free one and no other process takes it in between; elsewhere the worker's own.
     pub listener: Option<std::net::TcpListener>,
 }
 
@@ -136,7 +136,7 @@ pub struct JoinConfig {
 /// did not.
 ///
 /// # Errors
-/// Workers that do not come, or differ; an address that nobody can listen at or reach.
+/// Workers that do not come, or differ; an address that cannot be listened at or reached.
 pub async fn join(config: JoinConfig) -> Result<TcpNetwork, JoinError> {
     meet(config, Transport::Tcp).await
 }
@@ -169,10 +169,10 @@ pub(crate) async fn meet(mut config: JoinConfig, transport: Transport) -> Result
     let met: Met = if peer == HOST {
         let listener = bind(&mut config, None, port).await?;
         let failed = |source| JoinError::Bind { address: config.rendezvous.clone(), source };
-        let door = Door::open(listener, us.clone()).map_err(failed)?;
-        rendezvous::host(&config, &us, door, &events).await?
+        let acceptor = Acceptor::open(listener, us.clone()).map_err(failed)?;
+        rendezvous::host(&config, &us, acceptor, &events).await?
     } else {
-        rendezvous::guest(&mut config, &us).await?
+        rendezvous::participant(&mut config, &us).await?
     };
     Ok(TcpNetwork::start(us, config.timeout, met, events))
 }

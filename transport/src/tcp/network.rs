@@ -14,12 +14,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::HOST;
+use super::acceptor::{Acceptor, Caller};
 use super::bundle::Bundle;
 use super::cards;
 use super::cause::{Cause, panicked};
-use super::door::{Caller, Door};
 use super::events::Events;
-use super::handshake::{Identity, Visitor, greet, say_taken};
+use super::handshake::{Identity, Member, greet, say_taken};
 use super::link::TcpLink;
 use super::links::{Dial, Hold, Links, Turn};
 use super::rendezvous::Met;
@@ -65,9 +65,9 @@ struct Inner {
 }
 
 impl TcpNetwork {
-    /// Begins to accept, and tells of the links that the rendezvous left.
+    /// Begins to accept, and reports the links that the rendezvous left.
     pub(super) fn start(us: Identity, timeout: Duration, met: Met, events: Events) -> Self {
-        let Met { door, known, cards, streams } = met;
+        let Met { acceptor, known, cards, streams } = met;
         let inner = Arc::new(Inner {
             links: Links::new(us.peer, us.workers),
             us,
@@ -76,7 +76,7 @@ impl TcpNetwork {
             cards,
             coming: Coming::default(),
             counters: Arc::default(),
-            ip: door.ip,
+            ip: acceptor.ip,
             runtime: Handle::current(),
             open: Mutex::new(Some(JoinSet::new())),
             events,
@@ -86,7 +86,7 @@ impl TcpNetwork {
                 inner.begin(peer, stream, hold);
             }
         }
-        inner.spawn(answer(Arc::clone(&inner), door));
+        inner.spawn(answer(Arc::clone(&inner), acceptor));
         TcpNetwork { inner }
     }
 
@@ -119,9 +119,9 @@ impl Network for TcpNetwork {
     fn open(&mut self, peer: Peer) {
         let workers = self.workers();
         if peer.0 >= workers {
-            self.inner.tell(LinkEvent::Failed { peer, error: OpenError::Unknown { peer, workers } });
+            self.inner.report(LinkEvent::Failed { peer, error: OpenError::Unknown { peer, workers } });
         } else if peer == self.peer() {
-            self.inner.tell(LinkEvent::Failed { peer, error: OpenError::Itself { peer } });
+            self.inner.report(LinkEvent::Failed { peer, error: OpenError::Itself { peer } });
         } else {
             self.inner.open(peer);
         }
@@ -171,9 +171,9 @@ impl Inner {
         }
     }
 
-    fn tell(&self, event: LinkEvent) {
+    fn report(&self, event: LinkEvent) {
         if self.lock().is_some() {
-            self.events.tell(event);
+            self.events.report(event);
         }
     }
 
@@ -186,7 +186,7 @@ impl Inner {
                 Box::new(Bundle::new(peer, streams, &self.counters, hold))
             }
         };
-        self.tell(LinkEvent::Up(link));
+        self.report(LinkEvent::Up(link));
     }
 
     /// Goes on with a connection that the rendezvous left.
@@ -216,7 +216,7 @@ impl Inner {
     }
 
     fn refuse(&self, address: SocketAddr, reason: String) {
-        self.tell(LinkEvent::Refused { address: address.to_string(), reason });
+        self.report(LinkEvent::Refused { address: address.to_string(), reason });
     }
 
     fn open(self: &Arc<Self>, peer: Peer) {
@@ -228,17 +228,17 @@ impl Inner {
         }
     }
 
-    /// Decides about a caller that has proved itself, and tells it.
-    async fn receive(self: &Arc<Self>, mut visitor: Visitor) {
-        let (peer, address) = (visitor.hello.from, visitor.address);
-        let mut misfit = visitor.misfit(&self.us);
-        if misfit.is_none() && visitor.hello.purpose == ASK {
-            return self.spawn(show(Arc::clone(self), visitor));
+    /// Decides about a caller that has proved itself, and answers it.
+    async fn receive(self: &Arc<Self>, mut member: Member) {
+        let (peer, address) = (member.hello.from, member.address);
+        let mut misfit = member.misfit(&self.us);
+        if misfit.is_none() && member.hello.purpose == ASK {
+            return self.spawn(show(Arc::clone(self), member));
         }
-        if misfit.is_none() && visitor.hello.purpose == ADD {
-            return self.spawn(sockets::admit(Arc::clone(self), visitor));
+        if misfit.is_none() && member.hello.purpose == ADD {
+            return self.spawn(sockets::admit(Arc::clone(self), member));
         }
-        if misfit.is_none() && visitor.hello.purpose != LINK {
+        if misfit.is_none() && member.hello.purpose != LINK {
             misfit = Some(format!(
                 "{peer} at {} asks to join, but the job has all its workers, {peer} among them: was it started \
                  twice?",
@@ -246,13 +246,13 @@ impl Inner {
             ));
         }
         if let Some(sentence) = misfit {
-            let _ = visitor.answer(&self.us, &Verdict::Refused(sentence.clone())).await;
+            let _ = member.answer(&self.us, &Verdict::Refused(sentence.clone())).await;
             return self.refuse(address, sentence);
         }
         match self.links.offer(peer) {
-            Some(hold) => self.spawn(welcome(Arc::clone(self), visitor, hold)),
+            Some(hold) => self.spawn(welcome(Arc::clone(self), member, hold)),
             None => {
-                let _ = visitor.answer(&self.us, &Verdict::Busy).await;
+                let _ = member.answer(&self.us, &Verdict::Busy).await;
             }
         }
     }
@@ -371,7 +371,7 @@ impl Until {
     }
 }
 
-/// What came of dialling once.
+/// The result of dialling once.
 enum Attempt {
     /// There is a link.
     Done,
@@ -390,17 +390,17 @@ async fn dial(inner: Arc<Inner>, peer: Peer, dialling: u64, at: SocketAddr) {
     if let Err(error) = inner.reach(peer, dialling, at).await
         && inner.links.rest(peer, dialling)
     {
-        inner.tell(LinkEvent::Failed { peer, error });
+        inner.report(LinkEvent::Failed { peer, error });
     }
 }
 
 /// The task that offers one caller a link.
-async fn welcome(inner: Arc<Inner>, mut visitor: Visitor, hold: Hold) {
-    let (peer, address) = (visitor.hello.from, visitor.address);
-    let others = inner.coming.expect(peer, &visitor.stream);
-    let taken = visitor.welcome(&inner.us).await;
+async fn welcome(inner: Arc<Inner>, mut member: Member, hold: Hold) {
+    let (peer, address) = (member.hello.from, member.address);
+    let others = inner.coming.expect(peer, &member.stream);
+    let taken = member.welcome(&inner.us).await;
     let whole = match taken {
-        Ok(true) => inner.gather(peer, visitor.stream, others).await,
+        Ok(true) => inner.gather(peer, member.stream, others).await,
         _ => None,
     };
     if let Some(streams) = whole {
@@ -413,21 +413,21 @@ async fn welcome(inner: Arc<Inner>, mut visitor: Visitor, hold: Hold) {
 }
 
 /// The task that shows one caller the cards it asks for.
-async fn show(inner: Arc<Inner>, visitor: Visitor) {
-    let (peer, address) = (visitor.hello.from, visitor.address);
-    if let Err(error) = cards::show(visitor, &inner.us, &inner.cards).await {
+async fn show(inner: Arc<Inner>, member: Member) {
+    let (peer, address) = (member.hello.from, member.address);
+    if let Err(error) = cards::show(member, &inner.us, &inner.cards).await {
         inner.refuse(address, format!("{peer} asked where others listen and left: {error}"));
     }
 }
 
-/// The task that answers the door.
-async fn answer(inner: Arc<Inner>, mut door: Door) {
+/// The task that answers incoming connections.
+async fn answer(inner: Arc<Inner>, mut acceptor: Acceptor) {
     loop {
-        match door.next().await {
-            Ok(Caller::Visitor(visitor)) => inner.receive(visitor).await,
+        match acceptor.next().await {
+            Ok(Caller::Member(member)) => inner.receive(member).await,
             Ok(Caller::Unauthenticated { address, reason }) => inner.refuse(address, reason.to_string()),
             Err(reason) => {
-                inner.tell(LinkEvent::Panicked { reason });
+                inner.report(LinkEvent::Panicked { reason });
                 // The network's owner ends it.
                 return pending().await;
             }

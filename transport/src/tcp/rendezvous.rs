@@ -1,7 +1,7 @@
 //! How workers that know nothing but the address of rank 0 find each other.
 //!
-//! Each tells rank 0 its own listening port; rank 0 adds the address it sees it call from, keeps both as a card, and
-//! tells everyone once all have come. If anything goes wrong first, it sends everyone the reason instead.
+//! Each sends rank 0 its own listening port; rank 0 adds the address it sees it call from, keeps both as a card, and
+//! sends the cards to all once all have come. If anything goes wrong first, it sends everyone the reason instead.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,35 +15,35 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::acceptor::{Acceptor, Caller};
 use super::cards::{Known, neighbours, place};
 use super::cause::{self, Cause, panicked};
-use super::door::{Caller, Door};
 use super::error::{JoinError, listed};
 use super::events::Events;
-use super::handshake::{HandshakeError, Identity, Visitor, greet};
+use super::handshake::{HandshakeError, Identity, Member, greet};
 use super::stream::{Stream, prepare};
 use super::wire::{Card, Cards, HEADER, Header, JOIN, Outcome, Place, UNLINKED, Verdict, WireError, frame};
 use super::{JoinConfig, bind};
 use crate::{LinkEvent, MAX_PAYLOAD, Peer};
 
-/// Times that a guest which was closed without an answer tries again before it says that the secrets differ.
+/// Times that a participant which was closed without an answer tries again before it says that the secrets differ.
 const ATTEMPTS: u32 = 3;
 /// How long rank 0 waits, once the outcome is known, until it was written to everyone.
-const TELLING: Duration = Duration::from_secs(2);
-/// How long rank 0 waits for those whom it has told that the job cannot start to leave, which says that it was heard.
+const ANSWERING: Duration = Duration::from_secs(2);
+/// How long rank 0 waits for those that got the answer that the job cannot start to leave, which says that it was heard.
 const LEAVING: Duration = Duration::from_secs(1);
-/// How much longer than rank 0 waits, for those in the middle of a handshake too, a guest waits for it to end the waiting.
+/// How much longer than rank 0 waits, for those in the middle of a handshake too, a participant waits for it to end the waiting.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Of how many that were turned away before all had come there is a report, one by one.
-const TOLD: u32 = 16;
+const REPORTED: u32 = 16;
 
 /// What is sent to all: the cards of all, by number, or why the job cannot start.
-type Told = Result<Vec<Vec<u8>>, String>;
+type Answer = Result<Vec<Vec<u8>>, String>;
 
 /// What a rendezvous leaves behind.
 pub(super) struct Met {
-    pub(super) door: Door,
+    pub(super) acceptor: Acceptor,
     /// What is known of each peer, by number: at rank 0 all, and elsewhere where rank 0 was dialled, and the next few.
     pub(super) known: Vec<Known>,
     /// At rank 0 the cards of all, by number.
@@ -52,21 +52,21 @@ pub(super) struct Met {
     pub(super) streams: Vec<(Peer, Stream)>,
 }
 
-/// How the waiting of one guest ended.
+/// How the waiting of one participant ended.
 enum Waited {
     Left(Peer),
-    Told(Peer, Stream),
-    /// It was told that the job cannot start; and whether it has heard it.
+    Answered(Peer, Stream),
+    /// It got the answer that the job cannot start; and whether it has heard it.
     Dismissed(bool),
 }
 
 /// Peer 0 and those that have come so far.
-struct Party<'a> {
+struct Participants<'a> {
     us: &'a Identity,
     came: BTreeMap<Peer, (SocketAddr, Card)>,
-    /// One task for each who came. It waits with the guest for the outcome, and writes it.
+    /// One task for each who came. It waits with the participant for the outcome, and writes it.
     waiting: JoinSet<Waited>,
-    outcome: watch::Sender<Option<Arc<Told>>>,
+    outcome: watch::Sender<Option<Arc<Answer>>>,
     /// How many were turned away, and the last of them: it may have been one who is missed.
     turned_away: u32,
     last_turned_away: String,
@@ -78,10 +78,10 @@ struct Party<'a> {
 pub(super) async fn host(
     config: &JoinConfig,
     us: &Identity,
-    mut door: Door,
+    mut acceptor: Acceptor,
     events: &Events,
 ) -> Result<Met, JoinError> {
-    let mut party = Party {
+    let mut participants = Participants {
         us,
         came: BTreeMap::new(),
         waiting: JoinSet::new(),
@@ -91,51 +91,51 @@ pub(super) async fn host(
         panicked: None,
     };
     let gathered = tokio::select! {
-        gathered = party.gather(&mut door, events) => Some(gathered),
+        gathered = participants.gather(&mut acceptor, events) => Some(gathered),
         () = sleep(config.timeout) => None,
     };
     let mut gathered = match gathered {
         Some(gathered) => gathered,
-        None => Err(party.missing(config, &mut door).await),
+        None => Err(participants.missing(config, &mut acceptor).await),
     };
-    let own = Card { place: Place::BesidePeerZero(door.port), bytes: us.card.clone() };
-    let cards = party.came.values().map(|(_, card)| card.encode());
+    let own = Card { place: Place::BesidePeerZero(acceptor.port), bytes: us.card.clone() };
+    let cards = participants.came.values().map(|(_, card)| card.encode());
     let cards: Vec<_> = std::iter::once(own.encode()).chain(cards).collect();
-    let told = gathered.as_ref().map(|()| cards.clone()).map_err(ToString::to_string);
-    let (streams, is_heard) = party.tell(told, &mut door).await;
+    let answer = gathered.as_ref().map(|()| cards.clone()).map_err(ToString::to_string);
+    let (streams, is_heard) = participants.answer(answer, &mut acceptor).await;
     if let Err(JoinError::Missing { is_alone, hint, .. }) = &mut gathered
         && us.workers > 2
         && !is_heard
     {
         *is_alone = true;
-        if !party.came.is_empty() {
-            hint.push_str("; and nobody who had come answers any more, so rank 0 was cut off");
+        if !participants.came.is_empty() {
+            hint.push_str("; and none of those that had come answers any more, so rank 0 was cut off");
         }
     }
-    if let Some(reason) = party.panicked.take() {
+    if let Some(reason) = participants.panicked.take() {
         gathered = gathered.and(Err(JoinError::Panicked { reason }));
     }
     gathered?;
-    let came = party.came.into_values().map(|(address, card)| Known::new(card, address.ip()));
+    let came = participants.came.into_values().map(|(address, card)| Known::new(card, address.ip()));
     let own = Known { card: Some(us.card.clone()), ..Known::default() };
     let known = std::iter::once(own).chain(came).collect();
-    Ok(Met { door, known, cards, streams })
+    Ok(Met { acceptor, known, cards, streams })
 }
 
-impl Party<'_> {
-    /// Lets guests in until all have come. A guest that leaves or does not fit ends it: the job was started wrongly.
-    async fn gather(&mut self, door: &mut Door, events: &Events) -> Result<(), JoinError> {
+impl Participants<'_> {
+    /// Lets participants in until all have come. A participant that leaves or does not fit ends it: the job was started wrongly.
+    async fn gather(&mut self, acceptor: &mut Acceptor, events: &Events) -> Result<(), JoinError> {
         while (self.came.len() as u32) < self.us.workers - 1 {
             tokio::select! {
-                caller = door.next() => match caller {
-                    Ok(Caller::Visitor(visitor)) => self.admit(visitor).await?,
+                caller = acceptor.next() => match caller {
+                    Ok(Caller::Member(member)) => self.admit(member).await?,
                     Ok(Caller::Unauthenticated { address, reason }) => {
                         let (address, reason) = (address.to_string(), reason.to_string());
                         self.turned_away += 1;
                         self.last_turned_away = format!("{address}: {reason}");
-                        // Nobody reads these before all have come.
-                        if self.turned_away <= TOLD {
-                            events.tell(LinkEvent::Refused { address, reason });
+                        // These are not read before all have come.
+                        if self.turned_away <= REPORTED {
+                            events.report(LinkEvent::Refused { address, reason });
                         }
                     }
                     Err(reason) => return Err(JoinError::Panicked { reason }),
@@ -159,57 +159,57 @@ impl Party<'_> {
         Ok(())
     }
 
-    async fn admit(&mut self, mut visitor: Visitor) -> Result<(), JoinError> {
-        let peer = visitor.hello.from;
-        let address = visitor.address;
+    async fn admit(&mut self, mut member: Member) -> Result<(), JoinError> {
+        let peer = member.hello.from;
+        let address = member.address;
         let twice = |(first, _): &(SocketAddr, Card)| {
             format!(
                 "two workers were started as {peer}, at {first} and at {address}: give every worker its own number"
             )
         };
-        if let Some(sentence) = visitor.misfit(self.us).or_else(|| self.came.get(&peer).map(twice)) {
-            // Told here, since it is not one of those who wait.
-            let _ = visitor.answer(self.us, &Verdict::Refused(sentence.clone())).await;
+        if let Some(sentence) = member.misfit(self.us).or_else(|| self.came.get(&peer).map(twice)) {
+            // Answered here, since it is not one of those who wait.
+            let _ = member.answer(self.us, &Verdict::Refused(sentence.clone())).await;
             return Err(JoinError::Misfit { sentence });
         }
-        if visitor.hello.purpose != JOIN {
-            let _ = visitor.answer(self.us, &Verdict::Busy).await;
+        if member.hello.purpose != JOIN {
+            let _ = member.answer(self.us, &Verdict::Busy).await;
             return Ok(());
         }
         // If it left since its proof, the task that waits with it notices.
-        let _ = visitor.answer(self.us, &Verdict::Welcome).await;
-        let card = Card { place: place(&visitor), bytes: std::mem::take(&mut visitor.card) };
+        let _ = member.answer(self.us, &Verdict::Welcome).await;
+        let card = Card { place: place(&member), bytes: std::mem::take(&mut member.card) };
         self.came.insert(peer, (address, card));
-        self.waiting.spawn(wait(peer, visitor.stream, self.outcome.subscribe()));
+        self.waiting.spawn(wait(peer, member.stream, self.outcome.subscribe()));
         Ok(())
     }
 
-    /// Why not all have come. For those in the middle of a handshake it waits for half the time-out more: they are told.
-    async fn missing(&self, config: &JoinConfig, door: &mut Door) -> JoinError {
-        if let Some(source) = door.lack() {
+    /// Why not all have come. For those in the middle of a handshake it waits for half the time-out more: they get the answer.
+    async fn missing(&self, config: &JoinConfig, acceptor: &mut Acceptor) -> JoinError {
+        if let Some(source) = acceptor.lack() {
             return JoinError::Local { peer: Peer(0), address: config.rendezvous.clone(), source };
         }
         let waited = config.timeout;
         let (mut late, until) = (Vec::new(), Instant::now() + waited / 2);
-        while let Some(caller) = next(door, until).await {
-            if let Caller::Visitor(visitor) = caller {
-                late.push(visitor);
+        while let Some(caller) = next(acceptor, until).await {
+            if let Caller::Member(member) = caller {
+                late.push(member);
             }
         }
         // Connecting takes one round trip, and a handshake two. Others have come late for reasons of their own.
-        let far: Vec<_> = late.iter().filter(|visitor| 3 * visitor.round_trip >= waited).collect();
+        let far: Vec<_> = late.iter().filter(|member| 3 * member.round_trip >= waited).collect();
         let mut missing: Vec<_> = (1..self.us.workers).map(Peer).collect();
         missing.retain(|peer| {
-            !self.came.contains_key(peer) && far.iter().all(|visitor| visitor.hello.from != *peer)
+            !self.came.contains_key(peer) && far.iter().all(|member| member.hello.from != *peer)
         });
-        let error = match far.iter().max_by_key(|visitor| visitor.round_trip) {
-            Some(Visitor { hello, round_trip, .. }) if missing.is_empty() => {
+        let error = match far.iter().max_by_key(|member| member.round_trip) {
+            Some(Member { hello, round_trip, .. }) if missing.is_empty() => {
                 JoinError::Slow { peer: hello.from, round_trip: *round_trip, timeout: waited }
             }
             _ => self.absent(waited, missing),
         };
-        for mut visitor in late {
-            let _ = visitor.answer(self.us, &Verdict::Refused(error.to_string())).await;
+        for mut member in late {
+            let _ = member.answer(self.us, &Verdict::Refused(error.to_string())).await;
         }
         error
     }
@@ -224,28 +224,28 @@ impl Party<'_> {
         JoinError::Missing { waited, workers, named, missing, hint, is_alone: false }
     }
 
-    /// Tells everyone who came, and gives back their connections, or whether anyone has heard that the job cannot start.
-    async fn tell(&mut self, told: Told, door: &mut Door) -> (Vec<(Peer, Stream)>, bool) {
-        let failed = told.as_ref().err().cloned();
-        self.outcome.send_replace(Some(Arc::new(told)));
+    /// Answers all that came, and gives back their connections, or whether anyone has heard that the job cannot start.
+    async fn answer(&mut self, answer: Answer, acceptor: &mut Acceptor) -> (Vec<(Peer, Stream)>, bool) {
+        let failed = answer.as_ref().err().cloned();
+        self.outcome.send_replace(Some(Arc::new(answer)));
         let (mut streams, mut is_heard) = (Vec::new(), false);
         let Self { waiting, panicked, .. } = self;
-        let told = async {
+        let answered = async {
             while let Some(waited) = waiting.join_next().await {
                 match waited {
-                    Ok(Waited::Told(peer, stream)) => streams.push((peer, stream)),
+                    Ok(Waited::Answered(peer, stream)) => streams.push((peer, stream)),
                     Ok(Waited::Left(_) | Waited::Dismissed(true)) => is_heard = true,
                     Ok(Waited::Dismissed(false)) => {}
                     ended => *panicked = panicked.take().or_else(|| cause::panicked(ended)),
                 }
             }
         };
-        // A guest that cannot be told in time finds its connection closed.
-        let _ = timeout(TELLING, told).await;
+        // A participant that cannot be answered in time finds its connection closed.
+        let _ = timeout(ANSWERING, answered).await;
         if let Some(sentence) = failed {
-            while let Some(caller) = door.come() {
-                if let Caller::Visitor(mut visitor) = caller {
-                    let _ = visitor.answer(self.us, &Verdict::Refused(sentence.clone())).await;
+            while let Some(caller) = acceptor.come() {
+                if let Caller::Member(mut member) = caller {
+                    let _ = member.answer(self.us, &Verdict::Refused(sentence.clone())).await;
                 }
             }
         }
@@ -254,59 +254,59 @@ impl Party<'_> {
 }
 
 /// The next caller, until none is in the middle of a handshake or the time is over.
-async fn next(door: &mut Door, until: Instant) -> Option<Caller> {
+async fn next(acceptor: &mut Acceptor, until: Instant) -> Option<Caller> {
     const OFTEN: Duration = Duration::from_millis(20);
-    while door.has_begun() && Instant::now() < until {
-        if let Ok(caller) = timeout(OFTEN, door.next()).await {
+    while acceptor.has_begun() && Instant::now() < until {
+        if let Ok(caller) = timeout(OFTEN, acceptor.next()).await {
             return caller.ok();
         }
     }
-    door.come()
+    acceptor.come()
 }
 
-/// Waits with one guest for the outcome, and notices if it leaves first.
-async fn wait(peer: Peer, mut stream: Stream, mut outcome: watch::Receiver<Option<Arc<Told>>>) -> Waited {
+/// Waits with one participant for the outcome, and notices if it leaves first.
+async fn wait(peer: Peer, mut stream: Stream, mut outcome: watch::Receiver<Option<Arc<Answer>>>) -> Waited {
     let mut byte = [0];
     let known = tokio::select! {
         biased;
         known = outcome.wait_for(Option::is_some) => known.ok().and_then(|known| known.clone()),
-        // Guests say nothing until they are told the outcome: whatever comes is the end.
+        // Participants say nothing until they know the outcome: whatever comes is the end.
         _ = stream.socket().peek(&mut byte) => return Waited::Left(peer),
     };
-    if let Some(told) = known {
-        let outcome = match &*told {
+    if let Some(answer) = known {
+        let outcome = match &*answer {
             Ok(cards) => {
                 let card = |peer: Peer| cards[peer.0 as usize].clone();
                 Outcome::Complete(Cards(neighbours(peer, cards.len() as u32).map(card).collect()))
             }
             Err(sentence) => Outcome::Failed(sentence.clone()),
         };
-        // A guest that leaves at this moment is a link that closes at once.
+        // A participant that leaves at this moment is a link that closes at once.
         if stream.write_all(&frame(&outcome.encode())).await.is_ok() {
             let _ = stream.flush().await;
         }
-        if told.is_err() {
+        if answer.is_err() {
             let left = timeout(LEAVING, stream.read(&mut byte)).await;
             return Waited::Dismissed(left.is_ok());
         }
     }
-    Waited::Told(peer, stream)
+    Waited::Answered(peer, stream)
 }
 
 /// Every other peer's part.
-pub(super) async fn guest(config: &mut JoinConfig, us: &Identity) -> Result<Met, JoinError> {
+pub(super) async fn participant(config: &mut JoinConfig, us: &Identity) -> Result<Met, JoinError> {
     let address = config.rendezvous.clone();
     let deadline = Instant::now() + config.timeout;
-    let mut door = None;
+    let mut acceptor = None;
     let (mut silent, mut lack) = (0, None);
     let mut pause = Duration::from_millis(20);
     let mut last = "nothing answered at all, as when its host is down or a firewall drops packets".to_owned();
     loop {
-        match call(config, us, &mut door, deadline).await {
+        match call(config, us, &mut acceptor, deadline).await {
             Ok(stream) => {
                 let host = stream.socket().peer_addr().map_err(|source| JoinError::lost(&address, source))?;
-                let door = door.ok_or(JoinError::DoorClosed)?;
-                return hear(config, us, stream, host, door).await;
+                let acceptor = acceptor.ok_or(JoinError::ListenerClosed)?;
+                return hear(config, us, stream, host, acceptor).await;
             }
             Err(Call::Final(error)) => return Err(error),
             Err(Call::Late) => break,
@@ -357,19 +357,19 @@ fn lack_of(error: HandshakeError) -> Option<io::Error> {
 async fn call(
     config: &mut JoinConfig,
     us: &Identity,
-    door: &mut Option<Door>,
+    acceptor: &mut Option<Acceptor>,
     deadline: Instant,
 ) -> Result<Stream, Call> {
     let connected = timeout_at(deadline, TcpStream::connect(&config.rendezvous)).await;
     let connected = connected.map_err(|_| Call::Late)?;
     let socket = connected.map_err(|error| Call::Failed(HandshakeError::Connect(error)))?;
     prepare(&socket);
-    let port = match door {
-        Some(door) => door.port,
+    let port = match acceptor {
+        Some(acceptor) => acceptor.port,
         None => {
             let listener = bind(config, Some(&socket), 0).await.map_err(Call::Final)?;
             let failed = |source| Call::Final(JoinError::Bind { address: config.rendezvous.clone(), source });
-            door.insert(Door::open(listener, us.clone()).map_err(failed)?).port
+            acceptor.insert(Acceptor::open(listener, us.clone()).map_err(failed)?).port
         }
     };
     let address = || config.rendezvous.clone();
@@ -393,7 +393,7 @@ async fn hear(
     us: &Identity,
     mut stream: Stream,
     host: SocketAddr,
-    door: Door,
+    acceptor: Acceptor,
 ) -> Result<Met, JoinError> {
     let address = &config.rendezvous;
     let wait = config.timeout * 3 / 2 + GRACE;
@@ -413,14 +413,14 @@ async fn hear(
         let card = Card::decode(card).map_err(|error| JoinError::lost(address, io::Error::other(error)))?;
         known[peer.0 as usize] = Known::new(card, host.ip());
     }
-    Ok(Met { door, known, cards: Vec::new(), streams: vec![(Peer(0), stream)] })
+    Ok(Met { acceptor, known, cards: Vec::new(), streams: vec![(Peer(0), stream)] })
 }
 
 pub(super) async fn read_outcome(stream: &mut Stream) -> io::Result<Outcome> {
     Outcome::decode(&read_frame(stream, MAX_PAYLOAD).await?).map_err(io::Error::other)
 }
 
-/// Reads a payload of at most so many bytes, with its header.
+/// Reads a payload of at most this many bytes, with its header.
 pub(super) async fn read_frame(stream: &mut Stream, most: usize) -> io::Result<Vec<u8>> {
     let mut head = [0; HEADER];
     stream.read_exact(&mut head).await?;

@@ -19,7 +19,7 @@ const BEHIND: usize = 8 << 10;
 #[cfg(target_os = "linux")]
 const UNSENT: u32 = 128 << 10;
 
-/// What both ends, and nobody else, know a connection by: it follows from its handshake. A link is known by that of its first
+/// What only both ends know a connection by: it follows from its handshake. A link is known by that of its first
 /// socket.
 pub(super) type LinkId = [u8; 8];
 
@@ -199,7 +199,7 @@ impl Seal {
         Ok(None)
     }
 
-    /// Room for a record of so many bytes, behind what is there of it.
+    /// Room for a record of this many bytes, behind what is there of it.
     fn room(&mut self, needed: usize) -> &mut [u8] {
         let most = if self.reads_ahead { needed + BEHIND } else { needed };
         if self.raw.is_empty() || self.input.len() < self.raw.start + most {

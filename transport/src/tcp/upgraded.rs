@@ -49,12 +49,12 @@ impl Upgraded {
         }
     }
 
-    /// Tells the owner of an event that is not the beginning of a link.
+    /// Reports to the owner an event that is not the beginning of a link.
     pub(crate) fn pass_on(&self, event: LinkEvent) {
         if let LinkEvent::Failed { peer, .. } = &event {
             self.wanted().remove(peer);
         }
-        self.events.tell(event);
+        self.events.report(event);
     }
 
     /// See [`Network::poll_card`].
@@ -65,7 +65,7 @@ impl Upgraded {
         }
     }
 
-    /// The owner is dropped: links that nobody took are closed, and the network of TCP ends at once, and not when the tasks that make links
+    /// The owner is dropped: links that were not taken are closed, and the network of TCP ends at once, and not when the tasks that make links
     /// do, which may be in the middle of something.
     pub(crate) fn close(&self) {
         self.events.close();

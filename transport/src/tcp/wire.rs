@@ -11,7 +11,7 @@ use crate::{MAX_CARD, MAX_PAYLOAD, Message, Peer, Tag};
 /// What every hello starts with.
 pub const MAGIC: [u8; 8] = *b"gleaner\0";
 /// The version of everything that follows the handshake. The shape of the handshake itself stays the same in
-/// all versions, so that two of them can tell each other apart and say so.
+/// all versions, so that two versions recognise each other and say so.
 pub const VERSION: u32 = 8;
 /// Bytes that a message of the Noise handshake has besides its payload: a public key and a tag.
 pub const NOISE: usize = 32 + 16;
@@ -108,7 +108,7 @@ pub struct Hello {
     pub port: u16,
     /// In which epoch of the membership it is.
     pub epoch: u16,
-    /// Whether it was told not to seal links.
+    /// Whether it was set not to encrypt links.
     pub is_plain: bool,
     /// The number of the transport that carries its links.
     pub transport: u8,

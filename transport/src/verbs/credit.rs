@@ -64,7 +64,7 @@ impl Window {
         self.used.messages - self.freed.messages < MESSAGES as u64
     }
 
-    /// The next slot for so many bytes, which lies in one piece: what is left at the end of the ring is passed over.
+    /// The next slot for this many bytes, which lies in one piece: what is left at the end of the ring is passed over.
     fn slot(&self, length: usize) -> Option<Slot> {
         let (size, length) = (RING as u64, (length as u64).next_multiple_of(ALIGNMENT));
         let offset = self.used.position % size;
@@ -77,7 +77,7 @@ impl Window {
         (length <= size && end - self.freed.position <= size).then_some(Slot { offset, end })
     }
 
-    /// Uses a message, and a slot for so many bytes if it is long.
+    /// Uses a message, and a slot for this many bytes if it is long.
     fn take(&mut self, long: Option<usize>) -> Option<Option<Slot>> {
         if !self.has_room() {
             return None;
@@ -97,7 +97,7 @@ impl Window {
 pub(super) struct Allowance(Window);
 
 impl Allowance {
-    /// Uses a message, and a slot of the peer's ring for so many bytes if it is a long one. None while there is no room.
+    /// Uses a message, and a slot of the peer's ring for this many bytes if it is a long one. None while there is no room.
     pub(super) fn take(&mut self, long: Option<usize>) -> Option<Option<Slot>> {
         self.0.take(long)
     }
@@ -120,11 +120,11 @@ impl Allowance {
 #[derive(Debug, Default)]
 pub(super) struct Taking {
     window: Window,
-    told: Credit,
+    granted: Credit,
 }
 
 impl Taking {
-    /// A message has come, and lies in that slot if it is a long one of so many bytes.
+    /// A message has come, and lies in that slot if it is a long one of this many bytes.
     pub(super) fn come(&mut self, long: Option<usize>) -> Result<Option<Slot>, Overrun> {
         self.window.take(long).ok_or(Overrun)
     }
@@ -135,18 +135,18 @@ impl Taking {
         self.window.freed.position = slot.map_or(self.window.freed.position, |slot| slot.end);
     }
 
-    /// What the peer is to be told, once it is much. Told in so large steps, at most six are on their way at once: each step
+    /// The credit to grant to the peer, once it is much. Granted in so large steps, at most six are on their way at once: each step
     /// needs half of the messages or a quarter of the ring, and the peer uses none of either twice before it has heard.
     pub(super) fn due(&self) -> Option<Credit> {
         let freed = self.window.freed;
-        let is_much = freed.messages - self.told.messages >= MESSAGES as u64 / 2
-            || freed.position - self.told.position >= RING as u64 / 4;
+        let is_much = freed.messages - self.granted.messages >= MESSAGES as u64 / 2
+            || freed.position - self.granted.position >= RING as u64 / 4;
         is_much.then_some(freed)
     }
 
-    /// The peer is being told.
-    pub(super) fn told(&mut self, credit: Credit) {
-        self.told = credit;
+    /// The grant is on its way to the peer.
+    pub(super) fn grant(&mut self, credit: Credit) {
+        self.granted = credit;
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
                     2 => if let Some((_, slot)) = come.pop_front() {
                         receiver.free(slot);
                         if let Some(credit) = receiver.due() {
-                            receiver.told(credit);
+                            receiver.grant(credit);
                             credits.push_back(credit);
                             prop_assert!(credits.len() <= CREDITS);
                         }

@@ -214,7 +214,7 @@ impl List {
     }
 
     fn devices(&self) -> impl Iterator<Item = *mut sys::Device> {
-        // SAFETY: the list has so many entries until it is freed.
+        // SAFETY: the list has this many entries until it is freed.
         (0..self.count).map(|index| unsafe { *self.first.as_ptr().add(index) })
     }
 
@@ -233,7 +233,7 @@ impl Drop for List {
 }
 
 /// What the system says of the files behind devices, if it is that this user may not use one: the library looks for other ways then, and
-/// tells that it finds none.
+/// reports that it finds none.
 fn forbidden() -> Option<io::Error> {
     let files = fs::read_dir("/dev/infiniband").ok()?.flatten().map(|entry| entry.path());
     let mut errors = files.filter_map(|path| fs::File::options().read(true).write(true).open(path).err());

@@ -83,12 +83,12 @@ impl End {
         self.receives.read(slot * SLOT + at, to);
     }
 
-    /// So many bytes of what was received in a slot.
+    /// This many bytes of what was received in a slot.
     pub(super) fn copy_slot(&self, slot: usize, at: usize, length: usize) -> Vec<u8> {
         self.receives.copy(slot * SLOT + at, length)
     }
 
-    /// So many bytes of the ring.
+    /// This many bytes of the ring.
     pub(super) fn copy_ring(&self, at: usize, length: usize) -> Vec<u8> {
         self.ring.copy(at, length)
     }
@@ -131,7 +131,7 @@ impl End {
         unsafe { self.queue.send(request, &mut [piece]) }
     }
 
-    /// Writes a header and a long payload into the peer's ring, and has it told so.
+    /// Writes a header and a long payload into the peer's ring, and notifies the peer.
     ///
     /// # Safety
     /// No request that is not completed reads that slot; and the payload stays where it is and as it is until this one is

@@ -95,7 +95,7 @@ struct Incoming {
     arrived: VecDeque<Arrival>,
     taking: Taking,
     count: u32,
-    /// Whether something came that is no message of ours: what follows is thrown away.
+    /// Whether something came that is no message of ours: what follows is discarded.
     is_damaged: bool,
     /// What is wrong with what came, until it is reported.
     damage: Option<LinkError>,
@@ -121,7 +121,7 @@ fn header(tag: Tag, length: usize, number: u32) -> [u8; HEADER] {
 pub(super) enum Unproven {
     /// The peer said this.
     Refused(Bytes),
-    /// A packet of so many bytes was not answered, or none came.
+    /// A packet of this many bytes was not answered, or none came.
     Failed { error: LinkError, length: usize },
 }
 
@@ -180,7 +180,7 @@ impl VerbsLink {
         Poll::Ready(Ok(()))
     }
 
-    /// Where the peer is told why there is no link.
+    /// Where the peer gets the reason why there is no link.
     pub(super) fn control(&mut self) -> &mut dyn Link {
         &mut *self.control
     }

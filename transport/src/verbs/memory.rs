@@ -45,7 +45,7 @@ impl Drop for Domain {
     }
 }
 
-/// Registered memory, zero at first. It is reached by pointers alone: a reference would promise that nobody else writes, and the
+/// Registered memory, zero at first. It is reached by pointers alone: a reference would promise that nothing else writes, and the
 /// adapter may.
 pub(super) struct Region {
     memory: NonNull<u8>,
@@ -106,11 +106,11 @@ impl Region {
     /// Copies bytes in.
     ///
     /// # Safety
-    /// Nobody else, the adapter included, reads or writes there meanwhile.
+    /// Nothing else, the adapter included, reads or writes there meanwhile.
     pub(super) unsafe fn write(&self, at: usize, bytes: &[u8]) {
         let to = self.at(at);
         assert!(at + bytes.len() <= self.layout.size(), "expected room for what is written");
-        // SAFETY: there is room, as was just seen, and the caller says that nobody else uses it.
+        // SAFETY: there is room, as was just seen, and the caller promises that nothing else uses it.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 
@@ -144,7 +144,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the queue pair that was given its address is destroyed before; then nobody uses it, and it was allocated with
+        // SAFETY: the queue pair that was given its address is destroyed before; then nothing uses it, and it was allocated with
         // that layout.
         unsafe {
             (self.domain.device.functions.ibv_dereg_mr)(self.mr.as_ptr());
@@ -234,14 +234,14 @@ struct Lent {
 
 impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the buffer is lent to nobody else, the adapter only reads it, and it is initialised.
+        // SAFETY: the buffer is lent only once, the adapter only reads it, and it is initialised.
         unsafe { std::slice::from_raw_parts(self.region.at(0).as_ptr(), self.length) }
     }
 }
 
 impl AsMut<[u8]> for Lent {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the buffer is lent to nobody else; the adapter reads what is frozen, and a frozen lease gives no such reference.
+        // SAFETY: the buffer is lent only once; the adapter reads what is frozen, and a frozen lease gives no such reference.
         unsafe { std::slice::from_raw_parts_mut(self.region.at(0).as_ptr(), self.length) }
     }
 }

@@ -4,7 +4,7 @@
 //! # Finding each other
 //!
 //! Workers find each other [over TCP](crate::tcp), with its rendezvous and its handshake. Each link of TCP becomes the control
-//! connection of one queue pair at either end: over it both tell the numbers of their queue pair, where their ring lies and its key,
+//! connection of one queue pair at either end: over it both send the numbers of their queue pair, where their ring lies and its key,
 //! and that they are connected. It then carries nothing, and closes when a side drops the link or dies.
 //!
 //! # Messages

@@ -96,7 +96,7 @@ async fn connect(base: Arc<Upgraded>, device: Arc<Device>, limit: Duration) {
                 other => base.pass_on(other),
             },
             Some(Err(error)) = openings.join_next(), if !openings.is_empty() => {
-                base.events.tell(LinkEvent::Panicked { reason: error.to_string() });
+                base.events.report(LinkEvent::Panicked { reason: error.to_string() });
             }
         }
     }
@@ -111,7 +111,7 @@ async fn open(base: Arc<Upgraded>, device: Arc<Device>, control: Box<dyn Link>, 
         Err(OpenError::TimedOut { peer, address: address.clone(), after: limit, last: late })
     });
     let was_wanted = base.wanted().remove(&peer);
-    base.events.tell(match agreed {
+    base.events.report(match agreed {
         Ok(link) => LinkEvent::Up(Box::new(link)),
         // What keeps the two apart concerns both, whichever asked: the other may have no way to say that it gives up.
         Err(error) if was_wanted || !matches!(error, OpenError::Gone { .. }) => {
@@ -121,7 +121,7 @@ async fn open(base: Arc<Upgraded>, device: Arc<Device>, control: Box<dyn Link>, 
     });
 }
 
-/// Both ends tell each other of their queue pairs, connect them, and say so: who has heard that knows that the other receives.
+/// Both ends exchange their queue pairs, connect them, and say so: the end that has heard that knows that the other receives.
 async fn agree(
     device: &Arc<Device>,
     mut control: Box<dyn Link>,
@@ -206,16 +206,16 @@ async fn say(control: &mut dyn Link, word: &Negotiation) -> Result<(), LinkError
     poll_fn(|context| control.poll_sent(context)).await.map(drop)
 }
 
-/// Says why there is no link, and waits until the peer has read it: a connection that ends with bytes that nobody has read takes what was
+/// Says why there is no link, and waits until the peer has read it: a connection that ends with unread bytes takes what was
 /// said with it.
 async fn refuse(control: &mut dyn Link, reason: &str, limit: Duration) {
-    let told = async {
+    let answered = async {
         let mut read = say(control, &Negotiation::Refused(reason.to_owned())).await;
         while read.is_ok() {
             read = poll_fn(|context| control.poll_received(context)).await.map(drop);
         }
     };
-    let _ = timeout(limit.min(Duration::from_secs(1)), told).await;
+    let _ = timeout(limit.min(Duration::from_secs(1)), answered).await;
 }
 
 async fn hear(control: &mut dyn Link, device: &Device) -> Result<Negotiation, OpenError> {

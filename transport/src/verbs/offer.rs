@@ -1,11 +1,11 @@
-//! What two tell each other over the authenticated connection before their queue pairs are connected.
+//! What two peers exchange over the authenticated connection before their queue pairs are connected.
 
 use super::device::Port;
 
 /// Each message begins with it. The last number is the version: both must have the same constants.
 const MAGIC: [u8; 8] = *b"verbs\0\0\x02";
 
-/// What one side tells.
+/// What one side sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Negotiation {
     /// Its end of the link.
@@ -56,7 +56,7 @@ impl Negotiation {
         bytes
     }
 
-    /// None if it is none.
+    /// None if it is invalid.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.strip_prefix(&MAGIC)?.split_first()?;
         match kind {

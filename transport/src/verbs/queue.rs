@@ -31,7 +31,7 @@ const NOT_READY_TIMER: u8 = 12;
 
 /// See the module.
 pub(super) struct Queue {
-    /// Where the channel tells of completions.
+    /// Where the channel reports completions.
     readiness: AsyncFd<OwnedFd>,
     objects: Objects,
     /// Whether the next completion makes the channel ready.
@@ -243,7 +243,7 @@ impl Queue {
     /// Has a message received there. Its completion has this number.
     ///
     /// # Safety
-    /// The place is registered in the queue's domain for the adapter to write, and nobody else uses it until the request is
+    /// The place is registered in the queue's domain for the adapter to write, and nothing else uses it until the request is
     /// completed, or the queue is dropped.
     pub(super) unsafe fn receive(&self, number: usize, mut place: Sge) -> io::Result<()> {
         let mut request =
@@ -292,7 +292,7 @@ impl Queue {
                 return Poll::Ready(Err(io::Error::from_raw_os_error(code.abs())));
             }
             self.is_armed = true;
-            // What was completed before that tells nobody.
+            // What was completed before that is not reported.
             return Poll::Ready(Ok(()));
         }
         loop {

@@ -52,7 +52,7 @@ pub async fn over_quic(workers: u32) -> Vec<gleaner_transport::quic::QuicNetwork
     over(configs(workers, Duration::from_secs(60), false), gleaner_transport::quic::join).await
 }
 
-/// With links of so many sockets.
+/// With links of this many sockets.
 pub async fn over_sockets(workers: u32, sockets: &str, is_plain: bool) -> Vec<TcpNetwork> {
     let choice = TransportChoice { sockets: sockets.parse().unwrap(), ..TransportChoice::default() };
     let configs = configs(workers, Duration::from_secs(60), is_plain).into_iter();

@@ -71,7 +71,7 @@ proptest! {
                 _ => half::f16::from_bits(bits).to_f32(),
             })
             .collect();
-        // Far beyond the largest half, 64 bits would not tell which of them is nearest.
+        // Far beyond the largest half, 64 bits do not distinguish which of them is nearest.
         let near = if coding == Coding::F16 { value.clamp(-1e5, 1e5) } else { value };
         let far = |other: f32| (f64::from(other) - f64::from(near)).abs();
         let even = |i: &usize| i % 2;

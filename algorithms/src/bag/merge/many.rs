@@ -13,7 +13,7 @@ pub(in crate::bag) fn reduce<T: Element>(sets: &[Entries<T>], reduction: &Reduct
     let total: usize = sets.iter().map(Entries::len).sum();
     let mut all = Entries::with_capacity(total);
     let Some(longest) = sets.iter().max_by_key(|set| set.len()) else { return all };
-    // The longest set tells where the windows end. Where sets are not alike, some windows are larger, and no less right.
+    // The longest set decides where the windows end. Where sets are not alike, some windows are larger, and no less right.
     let step = (WINDOW * longest.len() / total.max(1)).max(1);
     let ends = longest.indices.iter().skip(step).step_by(step).map(Some).chain([None]);
 

@@ -51,7 +51,7 @@ fn cut(a: &[u32], b: &[u32], count: usize) -> (usize, usize) {
 /// Interleaves the parts, an entry of each in turn, until one of them has used up one of its runs.
 fn in_turns<T: Element, const N: usize>(parts: &mut [Segment<T>; N]) {
     loop {
-        // So many entries can be taken from whichever run.
+        // This many entries can be taken from whichever run.
         let safe = parts.iter().map(|part| part.a.len().min(part.b.len())).min().unwrap_or(0);
         if safe == 0 {
             return;

@@ -276,8 +276,8 @@ impl<T: Element> Decoder<T> {
         Ok(true)
     }
 
-    /// Counts the entries of a dense block, and refuses more than the bound. In reductions other than the sum, another value
-    /// than −0 stands for what is absent.
+    /// Counts the entries of a dense block, and refuses more than the bound. In reductions other than the sum, an absent entry is encoded
+    /// by another value than −0.
     fn count(&mut self, values: impl Iterator<Item = T>) -> Result<(), DecodeError> {
         let (block, Expected { len, bound, .. }) = (self.block, self.expected[self.block]);
         if bound < len && !self.negative_zeros {

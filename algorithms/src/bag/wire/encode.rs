@@ -10,7 +10,7 @@ use super::indices::{self, Packing};
 use super::{Form, Header, PIECE, PIECES, SHORT, values};
 use crate::Element;
 
-/// Dense bodies of at least so many exact values travel in payloads of their own, lent to the network and not copied.
+/// Dense bodies of at least this many exact values travel in payloads of their own, lent to the network and not copied.
 const LEND: u32 = 4 << 10;
 
 /// What is sent of one block.
@@ -123,7 +123,7 @@ pub(crate) fn pieces(bytes: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
     cut(bytes, PIECE)
 }
 
-/// How long the payloads of a dense block of so many bytes are: as others pass it on piece by piece, a short block is cut,
+/// How long the payloads of a dense block of this many bytes are: as others pass it on piece by piece, a short block is cut,
 /// too.
 pub fn passed_on(bytes: usize) -> usize {
     (bytes / PIECES).next_multiple_of(8).clamp(SHORT, PIECE)

@@ -44,7 +44,7 @@ pub enum DecodeError {
         /// Entries allowed.
         allowed: u32,
     },
-    /// A body longer than so many entries need.
+    /// A body longer than this many entries need.
     #[error("the body of block {block} of the slot has {words} words; its entries take at most {allowed}")]
     Length {
         /// Position in the slot.

@@ -37,8 +37,8 @@ impl Form {
         Form::Aligned,
     ];
 
-    /// Whether such a content comes in this form.
-    fn tells(self, content: Content) -> bool {
+    /// Whether this form carries such a content.
+    fn carries(self, content: Content) -> bool {
         match content {
             Content::Bag => self != Form::Aligned,
             Content::Proposal => !matches!(self, Form::Dense | Form::Full | Form::Aligned),
@@ -104,14 +104,14 @@ impl Header {
         let form = *Form::ALL.iter().find(|f| **f as u8 == form).ok_or_else(unknown)?;
         // Nothing at all is said in the simplest form.
         let empty = count == 0 && !matches!(form, Form::Dense | Form::Raw | Form::Aligned);
-        if empty || !form.tells(content) || !indices::has_parameter(form, parameter) {
+        if empty || !form.carries(content) || !indices::has_parameter(form, parameter) {
             return Err(unknown());
         }
-        let told = match content {
+        let coding_of_values = match content {
             Content::Proposal => ([coding, shift] == Self::NO_VALUES).then_some(None),
             Content::Bag | Content::Aligned => Rounded::from_bytes([coding, shift]).map(Some),
         };
-        let rounded = told
+        let rounded = coding_of_values
             .filter(|rounded| rounded.is_none_or(|r| takes::<T>(r.coding())))
             .ok_or(DecodeError::Coding { block, coding, shift })?;
         let dense = form == Form::Dense && expected.may_be_dense::<T>();

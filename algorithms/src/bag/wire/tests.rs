@@ -16,7 +16,7 @@ fn sets(bodies: &[Body]) -> Sets {
     bodies.iter().map(set).collect()
 }
 
-/// What came of each block, in the form in which it was sent.
+/// Each decoded block, in the form in which it was sent.
 fn decode(expected: Vec<Expected>, sets: &Sets, payloads: &[Bytes]) -> Result<Vec<Body>, DecodeError> {
     let mut bodies: Vec<Option<Body>> = vec![None; expected.len()];
     let mut decoder = Decoder::<f32>::new(expected.clone()).with_sets(sets.clone());
@@ -222,7 +222,7 @@ proptest! {
 
 const CONTENTS: [Content; 3] = [Content::Bag, Content::Proposal, Content::Aligned];
 
-/// Feeds any bytes and checks that what comes of them is within its bounds.
+/// Feeds any bytes and checks that what they decode to is within its bounds.
 fn survive(expected: &[Expected], sets: &Sets, payloads: &[Bytes]) -> Option<Vec<Body>> {
     let mut decoder = Decoder::<f32>::new(expected.to_vec()).with_sets(sets.clone());
     for payload in payloads {

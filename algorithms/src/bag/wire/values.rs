@@ -18,7 +18,7 @@ pub(super) fn bits<T: Element>(coding: Coding) -> u32 {
     if coding == Coding::Exact { 8 * T::WIDTH as u32 } else { coding.bits() }
 }
 
-/// The words that the values of a sparse block take, of which so many buckets have entries.
+/// The words that the values of a sparse block take, of which this many buckets have entries.
 pub(super) fn sparse_words<T: Element>(rounded: Rounded, count: u64, buckets: u64) -> u64 {
     buckets + words((count * u64::from(bits::<T>(rounded.coding()))).div_ceil(8))
 }

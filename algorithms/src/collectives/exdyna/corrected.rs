@@ -27,7 +27,7 @@ pub struct Corrected {
     pub iota: f64,
     /// The share that a step has in the means of cuts and counts, once there have been enough steps.
     pub smoothing: f64,
-    /// The cuts move when the fullest partition has so many times the mean, and a standard deviation more.
+    /// The cuts move when the fullest partition has this many times the mean, and a standard deviation more.
     pub imbalance: f64,
     /// The first threshold; 1/(2√k), the paper's, where None.
     pub delta_0: Option<f64>,

@@ -96,7 +96,7 @@ impl Printed {
         if sz_blk > 0 { sz_blk } else { temp.max(1) }
     }
 
-    /// Algorithms 5 and 3, after a step in which the partitions gave so many entries.
+    /// Algorithms 5 and 3, after a step in which the partitions gave this many entries.
     pub(super) fn learn(&self, shape: &Shape, learnt: &mut Allocation, k_t: Vec<f64>) {
         let exam = k_t.iter().sum::<f64>() / shape.k as f64;
         let sf = if exam > self.beta {

@@ -1,4 +1,4 @@
-//! What a choice may be resolved to.
+//! The methods that `auto` may be resolved to.
 
 use super::super::{MethodError, Setting};
 use super::Method;
@@ -7,10 +7,10 @@ use crate::residual::CorrectionError;
 use crate::selectors::Selector;
 
 impl Method {
-    /// What this choice may be resolved to among so many workers, with its options: every listed method that
+    /// The methods that `auto` may be resolved to among this many workers, with its options: every listed method that
     /// [suits](crate::collectives::Collective::suits_auto) it, with its whole [family](crate::collectives::Collective::family). An
-    /// option that was asked for is kept to: sparse methods that do not have it are left out. Dense methods come without the options that only sparse ones
-    /// have. A method that is no choice is its own only candidate.
+    /// option that was set is kept: sparse methods that do not have it are left out. Dense methods come without the options that only sparse ones
+    /// have. A method other than `auto` is its own only candidate.
     ///
     /// # Errors
     /// As [`shape`](Self::shape), where no method accepts these options, or the one that has what was asked for does not.
@@ -21,7 +21,7 @@ impl Method {
     /// As [`candidates`](Self::candidates), with these methods in place of the listed ones.
     ///
     /// # Errors
-    /// As there.
+    /// As [`candidates`](Self::candidates).
     pub fn candidates_among(
         &self,
         methods: impl IntoIterator<Item = Self>,

@@ -36,18 +36,18 @@ impl Method {
         let shape = method.shape(workers, n)?;
         if (!method.collective.is_sparse() || shape.k == n) && !method.keeps_entries(&shape)? {
             return refused(
-                "without a density: it leaves entries out, or names entries that nobody brings; ask for a density, or choose a \
+                "without a density: it leaves entries out, or names entries that no worker brings; ask for a density, or choose a \
                  method such as ssar-recursive-double, ssar-split-all-gather or spardl",
             );
         }
         Ok(method)
     }
 
-    /// What this choice may be resolved to for gradients of n entries that are sparse already: of its
-    /// [candidates](Self::candidates) those that [take](Self::for_sparse) them. A method that is no choice is its own only one.
+    /// The methods that `auto` may be resolved to for gradients of n entries that are sparse already: of its
+    /// [candidates](Self::candidates) those that [take](Self::for_sparse) them. A method other than `auto` is its own only one.
     ///
     /// # Errors
-    /// As [`for_sparse`](Self::for_sparse) and [`candidates`](Self::candidates), and a choice of which no method takes them.
+    /// As [`for_sparse`](Self::for_sparse) and [`candidates`](Self::candidates), and an `auto` of which no candidate takes them.
     pub fn sparse_candidates(&self, workers: u32, n: usize) -> Result<Vec<Self>, MethodError> {
         if !self.is_auto() {
             return Ok(vec![self.for_sparse(workers, n)?]);
@@ -62,7 +62,7 @@ impl Method {
         }
     }
 
-    /// The method by which a parameter of n entries whose gradients are sparse already travels beside others that travel by this
+    /// The method that exchanges a parameter of n entries whose gradients are sparse already, beside others that use this
     /// one: all of its entries, encoded exactly. This method where it can do that, and otherwise SSAR_Split_AllGather.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Method {
         other.for_sparse(workers, n)
     }
 
-    /// The method by which parameters that are [too small](Self::dense_below) to be selected from travel beside others that travel by
+    /// The method that exchanges parameters that are [too small](Self::dense_below) to be selected from, beside others that use
     /// this one: a dense ring, with the same momentum correction. Masking would leave no momentum, as everything is sent in every step.
     #[must_use]
     pub fn whole_beside(&self) -> Self {

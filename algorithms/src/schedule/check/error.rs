@@ -8,7 +8,7 @@ use crate::{Block, Rank};
 pub enum CheckError {
     /// No schedule at all.
     #[error("there are schedules for no worker; expected one for each rank")]
-    Nobody,
+    NoWorkers,
     /// The schedules do not belong together.
     #[error(
         "schedule {position} says it is for {rank} of {workers} workers with another partition or number of workers than schedule 0; expected the schedules of all ranks in order"
@@ -65,17 +65,17 @@ pub enum CheckError {
         /// What the send names.
         found: Slots,
     },
-    /// Everybody who is not done waits.
+    /// Every worker that is not done waits.
     #[error("step {step} of {rank} waits for {from}, which never sends")]
     Deadlock {
-        /// Who waits.
+        /// The rank that waits.
         rank: Rank,
         /// In which step.
         step: usize,
-        /// For whom.
+        /// The rank that it waits for.
         from: Rank,
     },
-    /// A message that nobody takes.
+    /// A message that no worker receives.
     #[error("{from} sends slots {slots} to {to}, which never receives them")]
     Unreceived {
         /// The sender.

@@ -60,7 +60,7 @@ impl Proof {
         proof
     }
 
-    /// The same where all do what was proved, rotated by so many ranks: what rank 0 does there, this rank does.
+    /// The same where all do what was proved, rotated by this many ranks: what rank 0 does there, this rank does.
     ///
     /// # Errors
     /// Schedules whose lanes do not come round with the blocks.
@@ -163,7 +163,7 @@ impl Proof {
         facts
     }
 
-    /// Who holds what a worker, or rank 0 in its place, has kept of a block.
+    /// The holders of what a worker, or rank 0 in its place, has kept of a block.
     fn holders(&self, term: Term, block: Block, rank: Rank) -> Holders {
         let (workers, blocks) = (self.workers(), self.whole.len() as u32);
         let (turns, turn) = if self.rotates() { (workers, rank.0) } else { (1, 0) };
@@ -234,12 +234,12 @@ impl Proof {
             for record in records {
                 let mut words = vec![0; turns.len()];
                 for flight in &record.arrivals {
-                    let mut told = self.words(flight, &mut sums);
+                    let mut counted = self.words(flight, &mut sums);
                     // What is received of all blocks has as many words on every rank.
                     let of_all = self.rotates() && flight.slots.count as usize == self.whole.len();
-                    let same = of_all.then(|| told.of(0));
+                    let same = of_all.then(|| counted.of(0));
                     let each = words.iter_mut().zip(turns.clone());
-                    each.for_each(|(words, by)| *words += same.unwrap_or_else(|| told.of(by)));
+                    each.for_each(|(words, by)| *words += same.unwrap_or_else(|| counted.of(by)));
                 }
                 sent += record.sent;
                 received += record.arrivals.len() as u64;

@@ -64,7 +64,7 @@ impl Symbols {
         Some(Flight { slots, values, round })
     }
 
-    /// A message that nobody took.
+    /// A message that no worker received.
     pub(super) fn left_over(&self) -> Option<CheckError> {
         let (&(from, to), queue) = self.flights.iter().find(|(_, queue)| !queue.is_empty())?;
         queue.front().map(|flight| CheckError::Unreceived { from, to, slots: flight.slots })
@@ -100,7 +100,7 @@ impl Symbols {
         }) as u32
     }
 
-    /// Where a rounding takes its random numbers from. What is not left to chance does not depend on the lane.
+    /// Where a rounding takes its random numbers from. What is not random does not depend on the lane.
     fn rounding(&mut self, coding: Coding) -> impl Fn(Place) -> Option<(u32, u32)> + use<> {
         let known = self.codings.iter().position(|known| *known == coding);
         let number = known.unwrap_or_else(|| {
@@ -122,7 +122,7 @@ impl Symbols {
         move |of| Kept { of, among, rule: Some(number), reads, rounded: None }
     }
 
-    /// What comes of a value of which something was kept.
+    /// The value after something of it was kept.
     fn kept(&mut self, kept: Kept, value: Value) -> Value {
         let term = self.expressions.intern(Node::Kept(kept));
         Value { term, selected: true, kept_here: true, own: false, ..value }
@@ -357,14 +357,14 @@ impl Reader for Symbols {
             let says = match (note, self.expressions.node(value.term)) {
                 (Note::Seen, Node::Kept(kept)) if value.kept_here => Node::Seen(kept.of),
                 (Note::Seen, _) => {
-                    let fault = "tells what a selection saw that it did not make, in";
+                    let fault = "annotates what a selection saw that it did not make, in";
                     return Err(self.refused(at, place.block, fault));
                 }
                 (Note::Cut(parts), _) if parts as usize != held.blocks() => {
                     let fault = "cuts into another number of parts than there are blocks, in";
                     return Err(self.refused(at, place.block, fault));
                 }
-                (Note::Cut(_), _) => Node::Told(self.rank, note),
+                (Note::Cut(_), _) => Node::Noted(self.rank, note),
             };
             let says = self.expressions.intern(says);
             *held.at(place) = Some(Value { note: Some((note, says)), ..value });

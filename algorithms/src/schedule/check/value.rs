@@ -67,7 +67,7 @@ impl Value {
         self.most.min(len).div_ceil(self.pieces)
     }
 
-    /// The same of a worker so many ranks further on.
+    /// The same of a worker this many ranks further on.
     pub(super) fn rotated(self, expressions: &Expressions, by: u32) -> Self {
         let rotated = |term| expressions.rotated(term, by);
         let form = match self.form {
@@ -128,7 +128,7 @@ impl<V: Copy> Runs<V> {
         })
     }
 
-    /// The same of a worker so many ranks further on, and for which slots.
+    /// The same of a worker this many ranks further on, and for which slots.
     pub(super) fn rotated(&self, slots: Slots, by: u32, of: &Schedule) -> (Slots, Vec<V>) {
         let mut values: Vec<V> = self.each().collect();
         (slots.rotated_with(&mut values, by, of), values)

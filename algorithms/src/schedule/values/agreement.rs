@@ -102,7 +102,7 @@ impl<T: Element> Context<T> {
         }
     }
 
-    /// So many indices of a block, drawn at random: the same on all workers, ascending.
+    /// This many indices of a block, drawn at random: the same on all workers, ascending.
     pub(super) fn drawn(&self, block: Block, k: &Allotment) -> Vec<u32> {
         let count = k.at(self.memory.steps, block) as usize;
         random::drawn(self.block_len(block), count, self.seed_of(Place { block, lane: 0 }, 0, false))

@@ -18,7 +18,7 @@ pub(super) struct Sparsified<T: Element> {
     left: Entries<T>,
     /// How many entries it chose from.
     seen: usize,
-    /// Whether this was the worker's own contribution, which nobody else holds.
+    /// Whether this was the worker's own contribution, which no other worker holds.
     own: bool,
 }
 
@@ -133,7 +133,7 @@ impl<T: Element> Context<T> {
         })
     }
 
-    /// Lets a selector choose from all of the worker's own accumulator, which nobody added to: the checker saw to that.
+    /// Lets a selector choose from all of the worker's own accumulator, which nothing was added to: the checker proves it.
     fn by(&self, slots: &mut [Input<T>], selection: &Selection) -> Result<Vec<Sparsified<T>>, DeviceError> {
         let schedule = &self.program.schedule;
         let partition = &schedule.partition;
@@ -206,8 +206,8 @@ impl<T: Element> Context<T> {
         Ok(chosen)
     }
 
-    /// Rounds what was kept, and tells what was not for the residual.
-    pub(super) fn settle(
+    /// Rounds what was kept, and gives what was not, for the residual.
+    pub(super) fn round(
         &self,
         place: Place,
         chosen: Sparsified<T>,
@@ -261,7 +261,7 @@ impl<T: Element> Context<T> {
     }
 
     /// Where a rounding takes its random numbers from: the same for every copy of a content, another one in each step of
-    /// the job, each slot and each stage, and on each worker that rounds what it holds `alone`: equal gradients shall not have
+    /// the job, each slot and each stage, and on each worker that rounds what it holds `alone`: equal gradients must not have
     /// equal errors, which would add up.
     pub(super) fn seed_of(&self, place: Place, stage: u32, alone: bool) -> u64 {
         let place = u64::from(place.block.0) << 32 | u64::from(place.lane);

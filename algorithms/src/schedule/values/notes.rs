@@ -51,7 +51,7 @@ impl<T: Element> Values<T> {
         }
     }
 
-    /// Where each of so many parts of equal counts of this worker's own selection begins.
+    /// Where each of these parts of equal counts of this worker's own selection begins.
     pub(super) fn cuts(&self, parts: u32) -> Vec<u64> {
         let chosen = |fate: &Fate<T>| match fate {
             Fate::Selected { indices, .. } => indices.len(),

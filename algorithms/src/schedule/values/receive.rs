@@ -182,7 +182,7 @@ impl<T: Element> Values<T> {
         }
         let sums = match (how, store.get(place)) {
             (How::Add, Some(held)) => {
-                // In the memory that the values came in, if nobody else has it.
+                // In the memory that the values came in, if it has no other holder.
                 let mut sums = values.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
                 match held {
                     Held::Bag(Carried { bag: Bag::Dense(dense), .. }) => {
@@ -260,7 +260,7 @@ impl<T: Element> Values<T> {
         Ok(())
     }
 
-    /// To whom a piece of an arriving dense block goes on at once, and whether it is retained: the next exchange sends this block
+    /// Where a piece of an arriving dense block goes on to at once, and whether it is retained: the next exchange sends this block
     /// alone, and nothing is left to come in this one. Announces the block with its first piece.
     fn passing_on(&mut self, at: Arrival<'_>, place: Place, first: usize) -> Option<(Rank, After)> {
         let facts = &self.run.program.facts[at.step];

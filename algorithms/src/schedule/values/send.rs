@@ -53,9 +53,9 @@ impl<T: Element> Values<T> {
             }
             Some(Held::Own(overlay)) => {
                 self.tally.dense += len as f64;
-                told(self.run.materialise(place.block, &overlay)?.into(), len, residual)
+                encoded(self.run.materialise(place.block, &overlay)?.into(), len, residual)
             }
-            Some(Held::Bag(carried)) => told(carried, len, residual),
+            Some(Held::Bag(carried)) => encoded(carried, len, residual),
             Some(Held::Aligned(aligned)) => {
                 let Aligned { indices, values, rounded, .. } = aligned.clone();
                 (Body::Aligned { indices, values, len, rounded }, Held::Aligned(aligned))
@@ -63,7 +63,7 @@ impl<T: Element> Values<T> {
             Some(Held::Proposal(indices, _)) => {
                 (Body::Proposal { indices: indices.clone(), len }, Held::Proposal(indices, None))
             }
-            None => told(Bag::empty().into(), len, residual),
+            None => encoded(Bag::empty().into(), len, residual),
         };
         match &body {
             Body::Sparse { entries, .. } => {
@@ -91,7 +91,7 @@ pub(super) fn keep_encoded<T: Element>(store: &mut Store<Held<T>>, place: Place,
 
 /// What is sent of a bag, and the bag to retain: one copy for both. With absent entries as a `residual` has them, a bag that
 /// only became dense is encoded as its entries where enough are absent for a bit each to pay.
-fn told<T: Element>(carried: Carried<T>, len: usize, residual: bool) -> (Body<T>, Held<T>) {
+fn encoded<T: Element>(carried: Carried<T>, len: usize, residual: bool) -> (Body<T>, Held<T>) {
     let rounded = carried.rounded;
     let body = match &carried.bag {
         Bag::Sparse(entries) => Body::Sparse { entries: entries.clone(), len, rounded },

@@ -240,7 +240,7 @@ impl<T: Element> Reader for Values<T> {
     }
 }
 
-/// The height of a balanced tree over so many bags, at least 1.
+/// The height of a balanced tree over this many bags, at least 1.
 fn levels(bags: usize) -> f64 {
     f64::from(bags.next_power_of_two().trailing_zeros().max(1))
 }

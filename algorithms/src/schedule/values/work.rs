@@ -47,7 +47,7 @@ pub struct Done<T: Element = f32> {
     own: Option<OwnChoice>,
 }
 
-/// What comes of one slot.
+/// The result of one slot.
 #[derive(Debug)]
 struct Output<T: Element> {
     place: Place,
@@ -109,7 +109,7 @@ impl<T: Element> Values<T> {
         }
     }
 
-    /// Puts back what came of work.
+    /// Puts back the results of work.
     pub(in super::super) fn complete(&mut self, store: &mut Store<Held<T>>, done: Done<T>) {
         self.tally = self.tally + done.tally;
         if let Some(own) = done.own {
@@ -177,7 +177,7 @@ impl<T: Element> Work<T> {
             let (place, held, left) = match purpose {
                 Purpose::Keep(coding) => {
                     let rounding = (coding, stage, holders);
-                    let (mut carried, left) = run.settle(place, chosen, &rule, rounding, &mut tally)?;
+                    let (mut carried, left) = run.round(place, chosen, &rule, rounding, &mut tally)?;
                     carried.note = note;
                     (place, Held::Bag(carried), Some(left))
                 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The most entries, of a model of so many, whose exchange takes no longer than a pass; `seconds` never falls as entries grow.
-/// For servers [`Cluster::seconds`] tells it, for an all-reduce [its schedule's cost](crate::schedule::Cost::time). U_max is
+/// For servers [`Cluster::seconds`] gives it, for an all-reduce [its schedule's cost](crate::schedule::Cost::time). U_max is
 /// this, or the [cap](super::Osp::most) where that is less.
 ///
 /// ```
@@ -68,7 +68,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// How long it takes until every worker has pushed so many bytes and has pulled as many.
+    /// How long it takes until every worker has pushed this many bytes and has pulled as many.
     ///
     /// A link is busy for what runs over it in one direction, by its rate. With N workers and S servers, of B bytes each:
     ///

@@ -17,7 +17,7 @@ use crate::synchrony::Sgd;
 /// An increment needs the optimiser's velocity. A worker that is sent parameters does not have it, but [sees](Self::learn) each
 /// true change: w ← w − rate·v gives v = (before − after)/rate. With Nesterov the change is (1 + m)·G + m²·v for the gradient G
 /// with its decay and the velocity v before, so G and the next velocity m·v + G follow. Weight decay pulls by the true values, on
-/// both sides alike. Of Adam's two moments only a ratio shows in a change, so a worker could not tell them; servers have
+/// both sides alike. Of Adam's two moments only a ratio shows in a change, so a worker cannot derive them; servers have
 /// stochastic gradient descent alone.
 #[derive(Clone, Debug)]
 pub struct Lgp {
@@ -35,7 +35,7 @@ pub struct Lgp {
 const PART: usize = 4096;
 
 impl Lgp {
-    /// For so many parameters, with the optimiser that makes the true updates.
+    /// For this many parameters, with the optimiser that makes the true updates.
     pub fn new(correction: StandIn, sgd: Sgd, entries: usize) -> Self {
         let velocities = if correction != StandIn::Off && sgd.momentum != 0.0 { entries } else { 0 };
         let averages = if matches!(correction, StandIn::Average(_)) { entries } else { 0 };

@@ -20,7 +20,7 @@ pub fn importance(parameters: &[f32], gradient: &[f32]) -> f64 {
 }
 
 /// The gradient importance bitmap: which units go to the background. From the least important one on, of two alike the one with
-/// the lower index, each that still fits into so many entries in total. A unit that does not fit is passed over, so that one
+/// the lower index, each that still fits into this many entries in total. A unit that does not fit is passed over, so that one
 /// large unit does not leave the background empty; one without entries fits always.
 pub fn split(importances: &[f64], entries: &[usize], budget: usize) -> Vec<bool> {
     let mut order: Vec<usize> = (0..importances.len().min(entries.len())).collect();

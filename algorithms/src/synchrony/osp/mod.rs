@@ -181,8 +181,8 @@ mod tests {
         assert_eq!((osp.most(1000, 5000), osp.most(1000, 300)), (800, 300));
         assert_eq!(osp.entries(1000, 5000, &begun), 0);
         let mut fell = begun;
-        fell.told(2.0);
-        fell.told(0.5);
+        fell.record(2.0);
+        fell.record(0.5);
         assert_eq!(osp.entries(1000, 5000, &fell), 600);
         let bound = Osp { budget: Budget::Bound, ..osp };
         assert_eq!(bound.entries(1000, 700, &begun), 700);

@@ -12,8 +12,8 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// At the end of an epoch: its loss, the same on all workers.
-    pub fn told(&mut self, loss: f64) {
+    /// Records the loss of an epoch at its end, the same on all workers.
+    pub fn record(&mut self, loss: f64) {
         if self.first.is_none() && loss.is_finite() && loss > 0.0 {
             self.first = Some(loss);
         }
@@ -49,15 +49,15 @@ mod tests {
     fn the_share_grows_as_the_loss_falls() {
         let shares = |losses: &[f64]| {
             let mut tuning = Tuning::default();
-            let told = losses.iter().map(|&loss| {
-                tuning.told(loss);
+            let after = losses.iter().map(|&loss| {
+                tuning.record(loss);
                 tuning.share()
             });
-            told.collect::<Vec<_>>()
+            after.collect::<Vec<_>>()
         };
         assert_eq!(Tuning::default().share(), 0.0);
         assert_eq!(shares(&[2.0, 1.0, 0.5, 0.0]), [0.0, 0.5, 0.75, 1.0]);
-        // A loss that grows again, above the first one, below zero, and one that is none.
+        // A loss that grows again, above the first one, below zero, and one that is NaN or infinite.
         assert_eq!(shares(&[2.0, 0.5, 1.5, 3.0, -1.0]), [0.0, 0.75, 0.25, 0.0, 1.0]);
         assert_eq!(shares(&[2.0, 1.0, f64::NAN, 1.0, f64::INFINITY]), [0.0, 0.5, 0.0, 0.5, 0.0]);
         assert_eq!(shares(&[f64::NAN, 0.0, -1.0, 4.0, 3.0]), [0.0, 0.0, 0.0, 0.0, 0.25]);
@@ -68,7 +68,7 @@ mod tests {
         fn a_share_is_a_share_and_is_kept(losses in prop::collection::vec(any::<f64>(), 0..8)) {
             let mut tuning = Tuning::default();
             for loss in losses {
-                tuning.told(loss);
+                tuning.record(loss);
                 prop_assert!((0.0..=1.0).contains(&tuning.share()));
             }
             prop_assert_eq!(Tuning::of_numbers(tuning.numbers()), tuning);

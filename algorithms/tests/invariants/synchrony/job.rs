@@ -1,6 +1,7 @@
-//! A job by chance: how many workers and servers, how long everything takes, which gradients there are, and who dies when.
+//! A random job: how many workers and servers, how long everything takes, which gradients there are, and who dies when.
 
 use gleaner_algorithms::synchrony::Sgd;
+use gleaner_statistics::random;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -50,33 +51,27 @@ impl Job {
         self.units.iter().sum()
     }
 
-    /// A number by chance that is always the same for the same question.
-    pub fn chance(&self, question: &[u64]) -> u64 {
-        let mix = |state: u64, number: &u64| {
-            let z = (state ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        };
-        question.iter().fold(self.seed, mix)
+    /// A random number that is always the same for the same question.
+    pub fn random(&self, question: &[u64]) -> u64 {
+        question.iter().fold(self.seed, |state, number| random::at(state ^ number, 1))
     }
 
     /// From -1 to 1.
     fn value(&self, question: &[u64]) -> f32 {
-        (self.chance(question) % 2001) as f32 / 1000.0 - 1.0
+        (self.random(question) % 2001) as f32 / 1000.0 - 1.0
     }
 
     /// Dyadic, so that sums of whole numbers are exact.
     pub fn initial(&self) -> Vec<f32> {
-        (0..self.entries() as u64).map(|entry| (self.chance(&[2, entry]) % 64) as f32 / 8.0 - 4.0).collect()
+        (0..self.entries() as u64).map(|entry| (self.random(&[2, entry]) % 64) as f32 / 8.0 - 4.0).collect()
     }
 
     /// How long a pass takes: every worker has a pace, and sometimes it is held up.
     pub fn computing(&self, worker: u32, step: u64) -> u64 {
-        let pace = 1 + self.chance(&[3, worker.into()]) % 4;
-        let chance = self.chance(&[4, worker.into(), step]);
-        let held_up = if chance.is_multiple_of(13) { 20 } else { 1 };
-        (1 + chance % 50) * pace * held_up
+        let pace = 1 + self.random(&[3, worker.into()]) % 4;
+        let random = self.random(&[4, worker.into(), step]);
+        let held_up = if random.is_multiple_of(13) { 20 } else { 1 };
+        (1 + random % 50) * pace * held_up
     }
 
     pub fn gradient(&self, worker: u32, step: u64, at: &[f32]) -> Vec<f32> {
@@ -84,7 +79,7 @@ impl Job {
         let of = |(entry, &value): (usize, &f32)| {
             let entry = entry as u64;
             if self.gradients == Gradients::Whole {
-                return (self.chance(&[5, worker, step, entry]) % 9) as f32 - 4.0;
+                return (self.random(&[5, worker, step, entry]) % 9) as f32 - 4.0;
             }
             let steepness = 0.6 + 0.5 * self.value(&[6, entry]);
             steepness * (value - self.value(&[7, worker, entry]))
@@ -98,7 +93,7 @@ impl Job {
         let of = |unit: usize| match self.split {
             Split::None => false,
             Split::All => true,
-            Split::Random => self.chance(&[9, step, unit as u64]).is_multiple_of(2),
+            Split::Random => self.random(&[9, step, unit as u64]).is_multiple_of(2),
         };
         (0..self.units.len()).map(of).collect()
     }

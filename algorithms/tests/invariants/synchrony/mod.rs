@@ -38,7 +38,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Whether everybody saw the same bits in a step, and which, and in the end.
+/// Whether all workers saw the same bits in a step, and which, and in the end.
 fn assert_views(simulation: &Simulation, expected: &[Vec<f32>]) {
     for Saw { worker, step, view, .. } in &simulation.saw {
         assert_eq!(bits(view), bits(&expected[*step as usize]), "worker {worker} in step {step}");
@@ -75,10 +75,10 @@ fn assert_bounded(job: &Job, simulation: &Simulation, bound: u64) {
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// The simulation checks that nobody waits for ever, that every push is applied once, that who waits learns for whom, that
-    /// nobody who has left is answered, and that what a worker may not do is refused.
+    /// The simulation checks that no worker waits for ever, that every push is applied once, that who waits learns for whom, that
+    /// no worker that has left is answered, and that what a worker may not do is refused.
     #[test]
-    fn nobody_waits_for_ever_and_no_push_is_lost(job in with_deaths()) {
+    fn no_worker_waits_for_ever_and_no_push_is_lost(job in with_deaths()) {
         for synchrony in all() {
             let simulation = run(&job, &synchrony);
             let dead = job.deaths.iter().map(|death| death.worker).collect::<BTreeSet<_>>();
@@ -139,7 +139,7 @@ proptest! {
 
     /// No barrier: however slow another worker is, one takes as long as its own passes and messages do.
     #[test]
-    fn under_asp_nobody_waits(job in jobs()) {
+    fn under_asp_no_worker_waits(job in jobs()) {
         let simulation = run(&job, "asp");
         for Saw { worker, step, gradients, .. } in &simulation.saw {
             for (seen, server) in gradients.iter().zip(&simulation.servers) {
@@ -163,7 +163,7 @@ proptest! {
 
     /// Who is not too far ahead is answered at once.
     #[test]
-    fn nobody_waits_without_need(job in with_deaths(), bound in 0u64..4) {
+    fn no_worker_waits_without_need(job in with_deaths(), bound in 0u64..4) {
         let held = |synchrony: &str| run(&job, synchrony).servers.into_iter().filter_map(|server| server.held).min();
         prop_assert_eq!(held("asp"), None);
         prop_assert!(held("bsp").is_none_or(|ahead| ahead > 0));

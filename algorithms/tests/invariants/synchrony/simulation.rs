@@ -1,5 +1,5 @@
 //! Workers and servers in one process, event by event: workers compute gradients at the parameters that they see, messages take
-//! as long as chance has it, and servers do what their policies say.
+//! a random time, and servers do what their policies say.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -121,7 +121,7 @@ impl Simulation<'_> {
     }
 
     fn delay(&self) -> u64 {
-        1 + self.job.chance(&[1, self.messages]) % 30
+        1 + self.job.random(&[1, self.messages]) % 30
     }
 
     /// Entries of units that are in the background of a step, or not.
@@ -377,7 +377,7 @@ impl Simulation<'_> {
         self.servers[number].apply((stage, pushes, workers), (sgd, rate), in_stage);
     }
 
-    /// Nobody waits for ever, and no push that came is lost.
+    /// No worker waits for ever, and no push that came is lost.
     fn check_end(&self) {
         for (rank, worker) in self.workers.iter().enumerate() {
             let died = self.job.deaths.iter().any(|death| death.worker as usize == rank);

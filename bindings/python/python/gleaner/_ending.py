@@ -37,7 +37,7 @@ def remember(session: Leaves) -> None:
 
 
 def why_it_ended() -> Optional[str]:
-    """What ended the program, if it was an exception that nobody caught."""
+    """What ended the program, if it was an exception that was not caught."""
     error = sys.exc_info()[1]
     if error is None and not hasattr(sys, "ps1"):
         error = getattr(sys, "last_value", None)
@@ -61,5 +61,5 @@ def _end() -> None:
             else:
                 session.abort(reason)
         except Error:
-            # The job has failed before, and the callers that waited for it have been told.
+            # The job has failed before, and the callers that waited for it have got the reason.
             pass

@@ -65,7 +65,7 @@ class Session:
         groups: Sequence[Sequence[Tuple[str, int]]],
         method: Method,
         merge: Optional[str] = None,
-        settled_after: int = 0,
+        steady_after: int = 0,
         device: Optional[Device] = None,
     ) -> Gradients: ...
     def reducer(

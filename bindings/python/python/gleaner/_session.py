@@ -64,7 +64,7 @@ class Session(Membership):
 
         Raises:
             JobFailed: the job has failed, for instance because a rank gave another shape.
-            MethodError: a method that cannot be.
+            MethodError: an invalid method.
             UnsupportedError: an array of another type.
         """
         handle = self.all_reduce_async(

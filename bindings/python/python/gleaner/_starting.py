@@ -28,8 +28,8 @@ def join() -> _native.Session:
         return _native.Session.join()
 
 
-def join_through(rank: int, world_size: int, tell: Callable[[Optional[str]], str]) -> _native.Session:
-    """Joins with ranks that can already talk. `tell` takes a text on rank 0, and gives that one on every rank.
+def join_through(rank: int, world_size: int, broadcast: Callable[[Optional[str]], str]) -> _native.Session:
+    """Joins with ranks that can already talk. `broadcast` takes a text on rank 0, and returns it on every rank.
 
     Raises:
         ConfigError: workers on several hosts without a secret file.
@@ -42,7 +42,7 @@ def join_through(rank: int, world_size: int, tell: Callable[[Optional[str]], str
             listener, made, text = _invite()
         else:
             text = None
-        invitation = json.loads(tell(text))
+        invitation = json.loads(broadcast(text))
         if "error" in invitation:
             raise ConfigError(invitation["error"])
         path = invitation["secret"] or os.environ.get("GLEANER_SECRET_FILE")
@@ -65,7 +65,7 @@ def join_through(rank: int, world_size: int, tell: Callable[[Optional[str]], str
 
 
 def _invite() -> tuple[Optional[_native.Listener], Optional[str], str]:
-    """What rank 0 tells the others; an error, too, or they would wait for it."""
+    """What rank 0 sends to the others; an error, too, or they would wait for it."""
     try:
         if os.environ.get("GLEANER_SECRET_FILE"):
             host = os.environ.get("MASTER_ADDR", "127.0.0.1")
@@ -114,7 +114,7 @@ def _secret_of_torchrun() -> Iterator[None]:
 
 
 def _start_of_torchrun() -> str:
-    """Tells one start of torchrun's workers from all others on this host: they have one parent, port and number of restarts."""
+    """Distinguishes one start of torchrun's workers from all others on this host: they have one parent, port and number of restarts."""
     parent = os.getppid()
     parts = [str(parent), _began(parent)]
     parts += [os.environ.get(name, "") for name in ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")]

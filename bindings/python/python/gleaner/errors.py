@@ -78,7 +78,7 @@ class LayoutError(Error, ValueError):
 
 
 class MethodError(Error, ValueError):
-    """A method, or an option of one, that cannot be."""
+    """An invalid method, or an invalid option of one."""
 
 
 class CheckpointError(Error):

@@ -121,7 +121,7 @@ impl Emulated {
             Task::Launch { kernel, .. }
                 if self.fails_at.as_ref().is_some_and(|name| name.as_bytes() == kernel.to_bytes()) =>
             {
-                Err("EMULATED_FAILURE, a kernel was told to fail".to_owned())
+                Err("EMULATED_FAILURE, a kernel was set to fail".to_owned())
             }
             Task::Launch { kernel, grid, block, arguments } => {
                 let mut arguments = arguments.clone();

@@ -99,7 +99,7 @@ impl Emulation {
         self.changed(|device| device.ordinal = ordinal)
     }
 
-    /// The same with so many bytes of memory.
+    /// The same with this many bytes of memory.
     #[must_use]
     pub fn memory(self, bytes: usize) -> Self {
         Self { memory: bytes, ..self }
@@ -111,7 +111,7 @@ impl Emulation {
         self.changed(|device| device.fails_at = Some(kernel.to_owned()))
     }
 
-    /// The same, but nothing is done that nobody waits for.
+    /// The same, but nothing is done that is not waited for.
     #[must_use]
     pub fn late(self) -> Self {
         self.changed(|device| device.is_late = true)
@@ -152,7 +152,7 @@ impl Emulation {
         if at.is_null() {
             handle_alloc_error(layout);
         }
-        // SAFETY: so many bytes were allocated.
+        // SAFETY: this many bytes were allocated.
         unsafe { ptr::write_bytes(at, FRESH, bytes) };
         allocated().insert(at as u64, (bytes, owner));
         at

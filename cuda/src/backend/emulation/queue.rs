@@ -35,7 +35,7 @@ pub(super) struct Queue {
     random: u64,
 }
 
-/// Of so many operations that are put into streams, about this many are done without anybody waiting for them.
+/// Of this many operations that are put into streams, about this many are done without being waited for.
 const EARLY: [u64; 2] = [4, 3];
 
 impl Queue {

@@ -2,6 +2,7 @@
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::forecast::{Model, Network, Speed};
+use gleaner_statistics::random;
 
 use super::*;
 
@@ -68,12 +69,9 @@ fn drive(course: &mut Course, truth: impl Fn(usize, usize) -> f64) -> Vec<usize>
     order
 }
 
-/// A number in [0, 1) that looks like chance.
+/// A random number in [0, 1).
 fn chance(seed: u64, i: usize) -> f64 {
-    let mut x = (seed << 8 | i as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    random::unit(random::at(seed, i as u64))
 }
 
 /// All names with forecasts that rise from 1 to `last` seconds.
@@ -141,7 +139,7 @@ fn what_is_learnt_of_one_number_of_teams_goes_for_the_others() {
     assert_eq!(order, [0, 1, 2]);
 }
 
-/// A forecast that is too low by any factor is found out: what is faster in truth stays.
+/// A forecast that is too low by any factor is found out: what is really faster stays.
 #[test]
 fn a_wrong_forecast_is_revised() {
     for factor in [1.3, 2.0, 3.0, 10.0] {
@@ -159,7 +157,7 @@ fn a_wrong_forecast_is_revised() {
     }
 }
 
-/// A forecast that is too high by less than three times is found out, too; beyond that nobody looks.
+/// A forecast that is too high by less than three times is found out, too; beyond that nothing is checked.
 #[test]
 fn three_times_the_best_time_is_tried_and_more_is_not() {
     for (forecast, is_tried) in [(1.5, true), (2.9, true), (3.1, false)] {
@@ -227,7 +225,7 @@ fn one_line_says_what_is_expected() {
     assert_eq!(dense, format!("{start}, 10000 entries delivered"));
 }
 
-/// A dense method that is the fastest in truth stays, though a sparse one was forecast to be.
+/// A dense method that is really the fastest stays, though a sparse one was forecast to be.
 #[test]
 fn dense_is_taken_where_it_is_measured_faster() {
     let mut course = Course::new(forecasts(&[("topka", 1.0), ("spardl", 1.1), ("ring", 1.4)]));
@@ -236,7 +234,7 @@ fn dense_is_taken_where_it_is_measured_faster() {
     assert!(course.summary().starts_with("auto chooses ring"), "{}", course.summary());
 }
 
-/// A choice of one is none.
+/// Of one candidate nothing is tried.
 #[test]
 fn one_candidate_is_not_measured() {
     let mut course = Course::new(forecasts(&[("ring", 1.0)]));

@@ -30,7 +30,7 @@ impl Cut {
         }
     }
 
-    /// Whom all that live may name: the same one.
+    /// The rank that all others may name: the same one.
     fn culprits(self, one: usize, two: usize) -> Vec<usize> {
         match self {
             Self::Incoming | Self::Outgoing | Self::Whole => vec![one],
@@ -39,19 +39,19 @@ impl Cut {
     }
 }
 
-/// When each end of a cut link is told by its network that nothing is answered, after this: the sends that wait for an answer are as
-/// old as signs of life may be. Once it was told, nothing passes on that link, but for its end.
-fn tellings(world: &mut World, tries: u64) -> Vec<(u64, usize, usize)> {
+/// When each end of a cut link learns from its network that nothing is answered, after this: the sends that wait for an answer are as
+/// old as signs of life may be. After that, nothing passes on that link, but for its end.
+fn notices(world: &mut World, tries: u64) -> Vec<(u64, usize, usize)> {
     let cut = world.cut.clone();
     let links: BTreeSet<_> = cut.iter().flat_map(|&(from, to)| [(from, to), (to, from)]).collect();
     let beat = TIMEOUT.as_millis() as u64 / 6;
     links.into_iter().map(|(at, peer)| (world.now + tries + world.random(beat), at, peer)).collect()
 }
 
-/// Lets a millisecond pass, and tells who is to be told in it.
-fn pass(world: &mut World, tellings: &[(u64, usize, usize)]) {
+/// Lets a millisecond pass, and delivers the notices that are due in it.
+fn pass(world: &mut World, notices: &[(u64, usize, usize)]) {
     world.pass();
-    for &(when, at, peer) in tellings {
+    for &(when, at, peer) in notices {
         if when == world.now && !world.places[at].is_gone {
             world.cut.extend([(at, peer), (peer, at)]);
             world.handle(at, Event::Unanswered(Peer(peer as u32)));
@@ -63,7 +63,7 @@ fn pass(world: &mut World, tellings: &[(u64, usize, usize)]) {
 fn a_rank_that_is_cut_off_in_any_direction_is_named_by_all_others() {
     let limit = TIMEOUT.as_millis() as u64;
     for (workers, coordinator) in [(3, 0), (3, 2), (4, 0), (5, 3), (6, 0)] {
-        for (seed, cut, is_told) in
+        for (seed, cut, is_noticed) in
             (1..=40).flat_map(|seed| Cut::ALL.map(|cut| [(seed, cut, true), (seed, cut, false)])).flatten()
         {
             let mut world = World::new(workers, coordinator, seed * 100 + u64::from(workers));
@@ -74,11 +74,11 @@ fn a_rank_that_is_cut_off_in_any_direction_is_named_by_all_others() {
             let pairs = ranks.clone().flat_map(|from| ranks.clone().map(move |to| (from, to)));
             world.cut = pairs.filter(|&(from, to)| from != to && cut.keeps((from, to), one, two)).collect();
             let tries = limit / 4 + world.random(limit / 4);
-            let tellings = if is_told { tellings(&mut world, tries) } else { Vec::new() };
+            let notices = if is_noticed { notices(&mut world, tries) } else { Vec::new() };
             let (before, story) =
-                (world.now, format!("{cut:?}, {is_told}: {one}, {two} of {workers}, {seed}"));
+                (world.now, format!("{cut:?}, {is_noticed}: {one}, {two} of {workers}, {seed}"));
             while !world.places.iter().all(|place| place.is_gone) {
-                pass(&mut world, &tellings);
+                pass(&mut world, &notices);
                 assert!(world.now - before < 2 * limit, "{story}");
             }
             let culprits = cut.culprits(one, two);

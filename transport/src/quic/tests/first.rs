@@ -1,4 +1,4 @@
-//! The first links, and those that nobody takes or asks for.
+//! The first links, and those that are not taken or asked for.
 
 use super::*;
 
@@ -17,17 +17,17 @@ async fn a_way_that_takes_no_datagrams_is_reported_by_all_in_the_same_sentence()
         Err(JoinError::Failed { sentence }) => assert_eq!(sentence, expected),
         other => panic!("expected what rank 0 says and found {other:?}"),
     }
-    let told = loop {
+    let found = loop {
         match Negotiation::decode(&receive(&mut *control).await.unwrap().payload) {
             Some(Negotiation::Refused(sentence)) => break sentence,
             Some(Negotiation::Offer { .. }) => {}
             other => panic!("expected a refusal and found {other:?}"),
         }
     };
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
 }
 
-/// A worker that leaves before all are linked is told by those that are linked, as rank 0 tells it.
+/// A worker that leaves before all are linked is named by those that are linked, as rank 0 names it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_before_all_are_linked_is_named_by_all() {
     let [zero, one, two]: [_; 3] = configs(3, LONG).try_into().unwrap();
@@ -47,7 +47,7 @@ async fn who_leaves_before_all_are_linked_is_named_by_all() {
     }
 }
 
-/// Also where links came about that nobody has asked for: they hold the thread of QUIC, whose socket would hold them.
+/// Also where links came about that were not asked for: they hold the thread of QUIC, whose socket would hold them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_network_that_is_dropped_nothing_is_left() {
     let [zero, one] = two().await;

@@ -12,7 +12,7 @@ fn move_to(network: &QuicNetwork, key: &DatagramKey, socket: UdpSocket) {
     network.endpoint().rebind_abstract(Arc::new(guarded)).unwrap();
 }
 
-/// Both ends of each link tell each other who they are, at length.
+/// Both ends of each link say which rank they are, at length.
 async fn introduced(links: &mut [[(u8, Box<dyn Link>); 2]]) {
     const COUNT: usize = 20;
     for [(first, near), (second, far)] in links {

@@ -123,7 +123,7 @@ impl Inner {
         match want {
             Want::Dial(peer, dialling) => {
                 if self.links.rest(peer, dialling) {
-                    self.tell(LinkEvent::Failed { peer, error });
+                    self.report(LinkEvent::Failed { peer, error });
                 }
             }
             Want::Show(peer) => {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Attempt, Inner, PAUSE, Until};
 use crate::tcp::cause::{Cause, panicked};
-use crate::tcp::handshake::{Visitor, add, say_taken, taken};
+use crate::tcp::handshake::{Member, add, say_taken, taken};
 use crate::tcp::links::Hold;
 use crate::tcp::stream::{LinkId, Stream, prepare};
 use crate::tcp::wire::Verdict;
@@ -35,7 +35,7 @@ struct Expected {
     sender: mpsc::UnboundedSender<Admitted>,
 }
 
-/// What came of one that was let in: which socket of the link it is, in which turn it came, and nothing else if it was lost since.
+/// The result of one that was accepted: which socket of the link it is, in which turn it came, and nothing else if it was lost since.
 type Admitted = (u8, usize, Option<Stream>);
 
 /// What one link waits for.
@@ -56,7 +56,7 @@ impl Coming {
         Others { first: first.id(), come }
     }
 
-    /// Lets one in: says its turn, and where it goes; nothing where nobody waits for it.
+    /// Lets one in: says its turn, and where it goes; nothing where it is not waited for.
     fn admit(&self, peer: Peer, link: &[u8]) -> Option<(usize, mpsc::UnboundedSender<Admitted>)> {
         let mut all = self.all();
         let expected = all.get_mut(&peer)?;
@@ -173,17 +173,17 @@ impl Inner {
 }
 
 /// The task that lets in one socket of a link that is being opened.
-pub(super) async fn admit(inner: Arc<Inner>, mut visitor: Visitor) {
-    let (peer, number) = (visitor.hello.from, visitor.hello.socket);
+pub(super) async fn admit(inner: Arc<Inner>, mut member: Member) {
+    let (peer, number) = (member.hello.from, member.hello.socket);
     let is_known = (1..inner.us.sockets).contains(&number);
-    let admitted = if is_known { inner.coming.admit(peer, &visitor.card) } else { None };
+    let admitted = if is_known { inner.coming.admit(peer, &member.card) } else { None };
     let Some((turn, place)) = admitted else {
-        let _ = visitor.answer(&inner.us, &Verdict::Busy).await;
+        let _ = member.answer(&inner.us, &Verdict::Busy).await;
         return;
     };
-    let answered = visitor.answer(&inner.us, &Verdict::Welcome).await;
+    let answered = member.answer(&inner.us, &Verdict::Welcome).await;
     // Who gathers them may have given up.
-    let _ = place.send((number, turn, answered.is_ok().then_some(visitor.stream)));
+    let _ = place.send((number, turn, answered.is_ok().then_some(member.stream)));
 }
 
 /// The task that makes several sockets of what a rendezvous left, at the end that called: the link to rank 0.
@@ -198,7 +198,7 @@ pub(super) async fn widen(inner: Arc<Inner>, peer: Peer, at: SocketAddr, stream:
         Err(attempt) => {
             inner.links.withdraw(hold);
             match attempt {
-                Attempt::Failed(error) => inner.tell(LinkEvent::Failed { peer, error }),
+                Attempt::Failed(error) => inner.report(LinkEvent::Failed { peer, error }),
                 // It is tried as other links are.
                 _ => inner.open(peer),
             }

@@ -109,14 +109,14 @@ async fn cards_are_shown_to_those_who_ask() {
     );
 }
 
-/// Each sees what the others brought, whether it was told at the rendezvous or asks for it.
+/// Each sees what the others brought, whether it got it at the rendezvous or asks for it.
 #[tokio::test]
 async fn every_worker_sees_the_cards_of_all() {
     let job = Job::start(9, LONG).await;
-    let guests: Vec<_> = (1..9).map(|rank| tokio::spawn(join(job.config(rank)))).collect();
+    let participants: Vec<_> = (1..9).map(|rank| tokio::spawn(join(job.config(rank)))).collect();
     let mut networks = vec![job.zero.await.unwrap().unwrap()];
-    for guest in guests {
-        networks.push(guest.await.unwrap().unwrap());
+    for participant in participants {
+        networks.push(participant.await.unwrap().unwrap());
     }
     for network in &mut networks {
         for peer in (0..9).rev() {
@@ -160,10 +160,10 @@ async fn a_card_that_is_too_long_is_refused() {
 #[tokio::test]
 async fn a_rank_zero_that_is_gone_is_told() {
     let job = Job::start(7, LONG).await;
-    let guests: Vec<_> = (1..7).map(|rank| tokio::spawn(join(job.config(rank)))).collect();
+    let participants: Vec<_> = (1..7).map(|rank| tokio::spawn(join(job.config(rank)))).collect();
     let mut networks = Vec::new();
-    for guest in guests {
-        networks.push(guest.await.unwrap().unwrap());
+    for participant in participants {
+        networks.push(participant.await.unwrap().unwrap());
     }
     let one = &mut networks[0];
     drop(up(one, 0).await);
@@ -171,7 +171,7 @@ async fn a_rank_zero_that_is_gone_is_told() {
     one.open(Peer(6));
     match timeout(LONG, conformance::event(one)).await.unwrap() {
         Some(LinkEvent::Failed { peer: Peer(6), error: error @ OpenError::NoCard { .. } }) => {
-            let start = format!("rank 0 at {} did not tell where rank 6 listens: ", job.address);
+            let start = format!("rank 0 at {} did not say where rank 6 listens: ", job.address);
             assert!(error.to_string().starts_with(&start), "{error}");
         }
         other => panic!("expected that no link comes about and found {other:?}"),

@@ -1,4 +1,4 @@
-//! What happens at the door and at the rendezvous when something is wrong. These tests speak the handshake
+//! What happens at the listening port and at the rendezvous when something is wrong. These tests speak the handshake
 //! themselves, so that they can lie.
 
 mod cards;
@@ -78,7 +78,7 @@ impl Job {
         Job { address, secret, workers, epoch: EPOCH, timeout, is_plain, zero: tokio::spawn(join(config)) }
     }
 
-    /// What another worker of this job is told.
+    /// The configuration of another worker of this job.
     fn config(&self, peer: u32) -> JoinConfig {
         JoinConfig {
             peer: Peer(peer),

@@ -1,4 +1,4 @@
-//! Jobs that cannot start: both sides are told why, at once where that is possible.
+//! Jobs that cannot start: both sides report why, at once where that is possible.
 
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -16,14 +16,14 @@ fn sentence(joined: Joined) -> String {
     joined.map(|_| ()).unwrap_err().to_string()
 }
 
-async fn told(mut stream: Stream) -> String {
+async fn answered(mut stream: Stream) -> String {
     match read_outcome(&mut stream).await.unwrap() {
         Outcome::Failed(sentence) => sentence,
-        complete => panic!("expected to be told of a failure and found {complete:?}"),
+        complete => panic!("expected the answer that the job fails and found {complete:?}"),
     }
 }
 
-/// One worker that came is told why another fails the job; the other is told in its verdict.
+/// One worker that came learns why another fails the job; the other learns it from its verdict.
 pub(super) async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
     let job = Job::start(3, LONG).await;
     let came = job.come(1).await;
@@ -33,7 +33,7 @@ pub(super) async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
     assert!(refusal.contains(expected), "{refusal}");
     let failed = sentence(job.zero.await.unwrap());
     assert_eq!(failed, format!("the job was started wrongly: {refusal}"));
-    assert_eq!(told(came).await, failed);
+    assert_eq!(answered(came).await, failed);
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn a_worker_that_does_not_fit_reports_the_refusal() {
     let start =
         format!("rank 0 at {} refused rank 2: rank 2 at 127.0.0.1 was started for 5 workers", job.address);
     assert!(wrong.starts_with(&start), "{wrong}");
-    assert!(told(came).await.contains("for 5 workers and rank 0 for 3"));
+    assert!(answered(came).await.contains("for 5 workers and rank 0 for 3"));
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn another_secret_is_told_to_both_sides() {
 
 /// Jobs with one secret do not meet, whatever their numbers of workers.
 #[tokio::test]
-async fn another_job_is_told_to_both_sides() {
+async fn another_job_is_refused_on_both_sides() {
     turned_away(|config| config.job = "18".to_owned()).await;
     turned_away(|config| (config.job, config.workers) = ("18".to_owned(), 3)).await;
 }
@@ -130,7 +130,7 @@ async fn a_round_trip_of_three_seconds_is_no_hindrance() {
     relayed.abort();
 }
 
-/// All ranks say the same, and nobody is said to be missing or dead.
+/// All ranks say the same, and no rank is said to be missing or dead.
 #[tokio::test]
 async fn a_round_trip_too_long_for_the_time_out_is_told_to_all() {
     let job = Job::start(3, Duration::from_secs(4)).await;
@@ -146,7 +146,7 @@ async fn a_round_trip_too_long_for_the_time_out_is_told_to_all() {
         failed.contains("too long for the time-out of 4s") && failed.contains("GLEANER_TIMEOUT"),
         "{failed}"
     );
-    assert_eq!(sentence(near), format!("rank 0 gave the job up: {failed}"));
+    assert_eq!(sentence(near), format!("rank 0 ended the job: {failed}"));
     let refused = sentence(far);
     assert!(refused.ends_with(&format!(" refused rank 1: {failed}")), "{refused} at {address}");
     relayed.abort();
@@ -174,7 +174,7 @@ async fn who_begins_a_handshake_and_does_not_end_it_is_missing() {
     }
 }
 
-/// What rank 1 is told, whose connection to rank 0 has a round trip of three seconds while the task runs.
+/// The error of rank 1, whose connection to rank 0 has a round trip of three seconds while the task runs.
 async fn far_away(job: &Job) -> (JoinConfig, JoinHandle<()>) {
     let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = JoinConfig { rendezvous: relay.local_addr().unwrap().to_string(), ..job.config(1) };
@@ -225,13 +225,13 @@ async fn workers_that_do_not_come_are_named() {
     for came in [one, three, four] {
         let expected = "rank 0 waited 2s for 6 workers; ranks 2 and 5 did not come: start what is missing, or \
                         check its network";
-        assert_eq!(told(came).await, expected);
+        assert_eq!(answered(came).await, expected);
     }
 }
 
-/// Rank 0 that hears nobody was cut off, as far as it can know; where anybody has heard it, others are missing.
+/// Rank 0 that hears no rank was cut off, as far as it can know; where any rank has heard it, others are missing.
 #[tokio::test]
-async fn rank_0_knows_whether_anybody_hears_it() {
+async fn rank_0_knows_whether_any_rank_hears_it() {
     let alone = async |job: Job| match job.zero.await.unwrap() {
         Err(JoinError::Missing { is_alone, hint, .. }) => (is_alone, hint.contains("rank 0 was cut off")),
         other => panic!("expected missing and found {other:?}"),
@@ -240,7 +240,7 @@ async fn rank_0_knows_whether_anybody_hears_it() {
     assert_eq!(alone(Job::start(3, timeout).await).await, (true, false));
     // Of two, each may be the one.
     assert_eq!(alone(Job::start(2, timeout).await).await, (false, false));
-    // This one does not answer any more when it is told.
+    // This one does not answer any more when it is asked.
     let job = Job::start(3, timeout).await;
     let _one = job.come(1).await;
     assert_eq!(alone(job).await, (true, true));
@@ -249,7 +249,7 @@ async fn rank_0_knows_whether_anybody_hears_it() {
     let _one = job.come(1).await;
     let two = tokio::spawn(join(job.config(2)));
     assert_eq!(alone(job).await, (false, false));
-    assert!(sentence(two.await.unwrap()).starts_with("rank 0 gave the job up"));
+    assert!(sentence(two.await.unwrap()).starts_with("rank 0 ended the job"));
 }
 
 #[tokio::test]
@@ -257,7 +257,7 @@ async fn a_guest_reports_what_peer_zero_says() {
     let job = Job::start(3, Duration::from_secs(2)).await;
     let error = sentence(join(job.config(2)).await);
     assert!(
-        error.starts_with("rank 0 gave the job up: rank 0 waited 2s for 3 workers; rank 1 did not"),
+        error.starts_with("rank 0 ended the job: rank 0 waited 2s for 3 workers; rank 1 did not"),
         "{error}"
     );
 }
@@ -271,7 +271,7 @@ async fn a_worker_that_leaves_is_named_at_once() {
     let failed = sentence(job.zero.await.unwrap());
     assert!(failed.starts_with("rank 1 at 127.0.0.1:"), "{failed}");
     assert!(failed.contains("left while rank 0 was waiting for the others (2 of 3 had come)"), "{failed}");
-    assert_eq!(told(two).await, failed);
+    assert_eq!(answered(two).await, failed);
     assert!(begun.elapsed() < LONG / 2);
 }
 
@@ -354,13 +354,13 @@ async fn a_peer_zero_that_says_nothing_is_told_with_its_address() {
 #[tokio::test]
 async fn a_peer_zero_that_starts_later_is_waited_for() {
     let address = free("127.0.0.77");
-    let guest = lone(1, &address, LONG);
-    let host = JoinConfig { peer: Peer(0), secret: guest.secret.clone(), ..lone(0, &address, LONG) };
-    let guest = tokio::spawn(join(guest));
+    let participant = lone(1, &address, LONG);
+    let host = JoinConfig { peer: Peer(0), secret: participant.secret.clone(), ..lone(0, &address, LONG) };
+    let participant = tokio::spawn(join(participant));
     tokio::time::sleep(Duration::from_millis(150)).await;
     let mut zero = join(host).await.unwrap();
     up(&mut zero, 1).await;
-    let mut one = guest.await.unwrap().unwrap();
+    let mut one = participant.await.unwrap().unwrap();
     up(&mut one, 0).await;
 }
 

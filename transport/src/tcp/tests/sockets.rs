@@ -24,13 +24,13 @@ struct Fault {
     /// From the beginning, and ended by `now`.
     holds: AtomicBool,
     now: Notify,
-    /// So many connections after the first are closed at once.
+    /// This many connections after the first are closed at once.
     cuts: usize,
     /// It ends when its acceptor has welcomed it, and before its dialler hears that.
     unheard: bool,
 }
 
-/// A relay before an address: tells where it listens. The connection of that number is struck.
+/// A relay before an address: gives where it listens. The connection of that number is disturbed.
 async fn relay(to: SocketAddr, struck: usize, fault: Arc<Fault>) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();

@@ -18,7 +18,7 @@ async fn another_transport_is_told_to_both_sides() {
         .await;
 }
 
-/// What belongs to one transport is refused for another, before anybody is looked for.
+/// What belongs to one transport is refused for another, before any peer is looked for.
 #[tokio::test]
 async fn what_the_transport_has_not_is_refused() {
     let (tcp, verbs) = (TransportChoice::default(), Transport::Verbs.into());

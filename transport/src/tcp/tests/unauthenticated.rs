@@ -1,4 +1,4 @@
-//! Unauthenticated peers get no byte, disturb nobody, and are reported.
+//! Unauthenticated peers get no byte, disturb no member, and are reported.
 
 use std::thread::sleep;
 
@@ -41,7 +41,7 @@ pub(super) async fn met_as(is_plain: bool) -> (Job, TcpNetwork, Stream, Box<dyn 
 }
 
 /// What unauthenticated peers may send: none of it is answered.
-fn rubbish(job: &Job) -> Vec<Vec<u8>> {
+fn invalid(job: &Job) -> Vec<Vec<u8>> {
     let forged = said(&Secret::random().unwrap().key_of(ID), &job.hello(1));
     let of_another_job = said(&job.secret.key_of("16"), &job.hello(1));
     let mut altered = job.said(&job.hello(1));
@@ -63,7 +63,7 @@ async fn unauthenticated_peers_get_no_byte_and_the_job_begins() {
     let silent = TcpStream::connect(job.address).await.unwrap();
     let mut halfway = TcpStream::connect(job.address).await.unwrap();
     halfway.write_all(&job.said(&job.hello(1))[..50]).await.unwrap();
-    for bytes in rubbish(&job) {
+    for bytes in invalid(&job) {
         assert_eq!(answer(job.address, &bytes).await, []);
     }
     let one = join(job.config(1)).await.unwrap();
@@ -83,7 +83,7 @@ async fn unauthenticated_peers_get_no_byte_and_the_job_begins() {
 #[tokio::test]
 async fn unauthenticated_peers_get_no_byte_while_the_job_goes_on() {
     let (job, mut zero, mut stream, mut link) = met().await;
-    for bytes in rubbish(&job) {
+    for bytes in invalid(&job) {
         assert_eq!(answer(job.address, &bytes).await, []);
         refused(&mut zero).await;
     }
@@ -93,7 +93,7 @@ async fn unauthenticated_peers_get_no_byte_while_the_job_goes_on() {
 }
 
 #[tokio::test]
-async fn many_that_say_nothing_hold_nobody_up() {
+async fn many_silent_connections_delay_no_member() {
     let job = Job::start(2, LONG).await;
     let mut callers = Vec::new();
     for _ in 0..200 {
@@ -129,7 +129,7 @@ fn flood_process() {
 
 /// A thousand silent connections a second delay joining and links by less than two seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_silent_connections_delays_nobody_for_long() {
+async fn a_flood_of_silent_connections_delays_no_member_for_long() {
     let job = Job::start(2, LONG).await;
     let program = std::env::current_exe().unwrap();
     let flood = "ulimit -n $(ulimit -H -n) && exec \"$0\" --exact tcp::tests::unauthenticated::flood_process --nocapture";
@@ -187,7 +187,7 @@ async fn a_stolen_hello_leads_nowhere() {
     assert!(one.is_ok() && two.is_ok() && job.zero.await.unwrap().is_ok());
 }
 
-/// Someone without the key who answers in an acceptor's place, by sending back what it is told or by making things up.
+/// Someone without the key who answers in an acceptor's place, by sending back what it receives or by making things up.
 #[tokio::test]
 async fn who_answers_must_know_the_secret() {
     let job = Job::start(2, LONG).await;

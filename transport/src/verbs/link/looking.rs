@@ -22,7 +22,7 @@ pub(super) enum Next {
     Look,
     /// Look again when polled again, which is to be soon.
     Yield,
-    /// Wait to be told.
+    /// Wait for a notification.
     Wait,
 }
 

@@ -49,7 +49,7 @@ impl VerbsLink {
         }
     }
 
-    /// Tells the peer what was freed here, once that is much.
+    /// Grants the peer credit for what was freed here, once that is much.
     pub(super) fn tell_credit(&mut self) {
         let Some(credit) = self.incoming.taking.due() else { return };
         let Some(slot) = self.slot(0).filter(|_| self.failed.is_none()) else { return };
@@ -57,7 +57,7 @@ impl VerbsLink {
         // SAFETY: requests are completed in order, so the slot after the last is free while fewer than there are slots are under
         // way.
         let posted = unsafe { self.end.send_short(slot, request, &credit.encode(), &[]) };
-        self.incoming.taking.told(credit);
+        self.incoming.taking.grant(credit);
         self.handed(posted, UnderWay::Credit);
     }
 
@@ -86,7 +86,7 @@ impl VerbsLink {
             self.outgoing.count = self.outgoing.count.wrapping_add(1);
             let staged = if let Payload::Staged(place) = payload { Some(place) } else { None };
             // SAFETY: the slot is free, as above. A place of the staging memory is marked as used until its request is completed.
-            // A payload that lies in a lease is kept as long, and nobody writes what is frozen.
+            // A payload that lies in a lease is kept as long, and what is frozen is not written.
             let posted = unsafe {
                 match place {
                     None => self.end.send_short(slot, SendWr::new(WR_SEND), &head, &message.payload),

@@ -20,7 +20,7 @@ impl<'a> UnaryWriter<'a> {
         Self { bytes, at, open, fill: (first % 8) as u32 }
     }
 
-    /// For each count so many zeros and a one.
+    /// For each count this many zeros and a one.
     #[inline(always)]
     pub(super) fn push(&mut self, zeros: [u32; GROUP]) {
         // At most seven bits are open, and so all of these fit beside them, with one to spare.
@@ -37,7 +37,7 @@ impl<'a> UnaryWriter<'a> {
         self.put(bits, end);
     }
 
-    /// So many zeros and a one.
+    /// This many zeros and a one.
     pub(super) fn push_one(&mut self, zeros: u32) {
         let end = u64::from(self.fill) + u64::from(zeros);
         if end < 63 {

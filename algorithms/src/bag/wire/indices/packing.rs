@@ -45,7 +45,7 @@ fn elias_fano(count: u64, len: u64) -> u8 {
     (0..31).find(|&l| highs(l).div_ceil(2) <= count).unwrap_or(31)
 }
 
-/// What one pass over the gaps of a bag tells.
+/// What one pass over the gaps of a bag measures.
 struct Survey<'a> {
     indices: &'a [u32],
     /// All gaps, bit by bit: as wide as the widest.

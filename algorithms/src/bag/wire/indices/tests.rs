@@ -1,5 +1,6 @@
 use super::super::error::Wrong;
 use super::*;
+use gleaner_statistics::random::Generator;
 use proptest::prelude::*;
 
 /// One index at least, ascending and below a length, of many kinds: few and many, even and clustered, ranges and far apart.
@@ -139,14 +140,12 @@ proptest! {
 /// What the sizes promise for random positions, where gaps are geometric: the bits of the best Rice code.
 #[test]
 fn random_positions_take_what_theory_says() {
-    let mut state = 1u64;
+    let mut random = Generator::seeded(1);
     for (density, bits) in [(0.01f64, 8.11), (0.001, 11.49)] {
         let mut next = 0u32;
         let indices: Vec<u32> = (0..100_000)
             .map(|_| {
-                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-                let uniform = ((state >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-                next += (uniform.ln() / (1.0 - density).ln()) as u32 + 1;
+                next += ((1.0 - random.unit()).ln() / (1.0 - density).ln()) as u32 + 1;
                 next - 1
             })
             .collect();

@@ -30,7 +30,7 @@ class Exchange:
         session: Membership,
         scaler: Any,
         merge: str,
-        settled_after: int,
+        steady_after: int,
         device: Optional[OnDevice],
     ) -> None:
         self.session = session
@@ -42,7 +42,7 @@ class Exchange:
         # Backpropagation comes to the last parameters first.
         layout = [(name, parameter.numel()) for name, parameter in reversed(parameters.items())]
         native = None if device is None else device.native
-        self.gradients: _native.Gradients = session.native.gradients([layout], method, merge, settled_after, native)
+        self.gradients: _native.Gradients = session.native.gradients([layout], method, merge, steady_after, native)
 
     def state_dict(self) -> Dict[str, Any]:
         """What this rank has not delivered yet, and what the method has learnt. Save it on every rank, beside the model's state and between

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
 
 # The first step's buckets are put together anew for the second; from then on their order stays.
-_SETTLED_AFTER = 2
+_STEADY_AFTER = 2
 
 
 class _Part(NamedTuple):
@@ -65,7 +65,7 @@ class Hook(Exchange):
             if parameter.requires_grad and name not in ignored
         }
         _refusals.refuse_parameters(named)
-        super().__init__(named, method, session, scaler, merge, _SETTLED_AFTER, _device.of(named, method))
+        super().__init__(named, method, session, scaler, merge, _STEADY_AFTER, _device.of(named, method))
         self._model = model
         self._ignored = len(ignored)
         self._open: List[_Bucket] = []
@@ -242,7 +242,7 @@ def register(
 
     Raises:
         UnsupportedError: a model, a parameter or an option that cannot work, by its name.
-        MethodError: a method, a density or a strategy that cannot be.
+        MethodError: an invalid method, density or strategy.
         JobFailed: ranks whose parameters or methods differ: the text names the first difference.
     """
     # torch.compile puts a module of its own around it.
@@ -256,7 +256,7 @@ def register(
         model.register_comm_hook(hook, _exchange)
     except RuntimeError as error:
         if "only be called once" in str(error):
-            # PyTorch 1.13 does not tell before.
+            # PyTorch 1.13 does not say so before.
             raise UnsupportedError(_refusals.ANOTHER_HOOK) from error
         raise
     return hook

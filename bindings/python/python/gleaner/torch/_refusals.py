@@ -14,7 +14,7 @@ _WRAPPERS = {
     "FullyShardedDataParallel": "shards parameters and reduces gradients by reduce-scatter, so no rank has a whole gradient",
     "FSDPModule": "shards parameters and reduces gradients by reduce-scatter, so no rank has a whole gradient",
     "DeepSpeedEngine": "exchanges gradients itself",
-    "DataParallel": "is one process, which has nobody to exchange gradients with; wrap the model in DistributedDataParallel",
+    "DataParallel": "is one process, which has no other rank to exchange gradients with; wrap the model in DistributedDataParallel",
     "PipelineParallel": "splits the model between ranks, so their gradients are of different parameters",
 }
 

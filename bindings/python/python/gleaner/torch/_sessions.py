@@ -19,7 +19,7 @@ _of_groups: "weakref.WeakKeyDictionary[Any, Membership]" = weakref.WeakKeyDictio
 def session_of(group: Optional[dist.ProcessGroup]) -> Membership:
     """The session of a process group's ranks, with the same numbers; without a group that of the environment.
 
-    Under `gleaner launch` the launcher says where the others are. Otherwise the ranks tell each other by the group.
+    Under `gleaner launch` the launcher says where the others are. Otherwise the ranks exchange that over the group.
 
     Raises:
         ConfigError: workers on several hosts without a secret file.
@@ -46,10 +46,10 @@ def _is_launched(group: dist.ProcessGroup) -> bool:
 
 def _tell(group: dist.ProcessGroup, text: Optional[str]) -> str:
     """Rank 0's text, on every rank of the group."""
-    told: List[Optional[str]] = [text]
+    texts: List[Optional[str]] = [text]
     first = dist.get_global_rank(group, 0)
-    dist.broadcast_object_list(told, src=first, group=group)
-    return str(told[0])
+    dist.broadcast_object_list(texts, src=first, group=group)
+    return str(texts[0])
 
 
 def through_store(store: "torch._C._distributed_c10d.Store", rank: int, world_size: int) -> Membership:
@@ -58,12 +58,12 @@ def through_store(store: "torch._C._distributed_c10d.Store", rank: int, world_si
     # torchrun's store outlives the workers that it restarts.
     key = f"gleaner/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
-    def tell(text: Optional[str]) -> str:
+    def broadcast(text: Optional[str]) -> str:
         if text is not None:
             store.set(key, text)
         return bytes(store.get(key)).decode()
 
-    return Membership(_starting.join_through(rank, world_size, tell))
+    return Membership(_starting.join_through(rank, world_size, broadcast))
 
 
 def default_group() -> Optional[dist.ProcessGroup]:

@@ -58,7 +58,7 @@ class Synchronizer(Exchange):
 
         Raises:
             UnsupportedError: a parameter that cannot be exchanged, by its name.
-            MethodError: a method, a density or a strategy that cannot be.
+            MethodError: an invalid method, density or strategy.
             JobFailed: ranks whose parameters or methods differ: the text names the first difference.
         """
         self._parameters = _named(parameters)
@@ -79,7 +79,7 @@ class Synchronizer(Exchange):
         register: Any = getattr(parameter, "register_post_accumulate_grad_hook", None)
         if register is not None:
             return register(self._finished)
-        # Before PyTorch 2.1: a hook on the node that adds the gradient up, which lives no longer than somebody holds it.
+        # Before PyTorch 2.1: a hook on the node that adds the gradient up, which lives no longer than a reference to it.
         view: Any = parameter.expand_as(parameter)
         node = view.grad_fn.next_functions[0][0]
         self._accumulators.append(node)

@@ -13,7 +13,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::cause::{Cause, panicked};
-use super::handshake::{HandshakeError, Identity, Visitor, challenge, listen};
+use super::handshake::{HandshakeError, Identity, Member, challenge, listen};
 use super::heard::Heard;
 use super::stream::prepare;
 use super::wire::JOIN;
@@ -23,26 +23,26 @@ const PENDING: usize = 256;
 /// How long the hello of one may take while others wait for its place. A worker sends it as soon as it is connected, so
 /// that up to 256 / 50 ms = 5,000 connections a second that say nothing keep none out.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Proven visitors that may wait for their verdict.
+/// Authenticated callers that may wait for their verdict.
 const WAITING: usize = 64;
 
-/// Someone came to the door.
+/// A connection has come in.
 #[derive(Debug)]
 pub(super) enum Caller {
     /// A holder of the secret, who waits for the verdict.
-    Visitor(Visitor),
-    /// Someone who was turned away, without an answer.
+    Member(Member),
+    /// A connection that was refused, without an answer.
     Unauthenticated {
         /// Where it called from.
         address: SocketAddr,
-        /// Why it was turned away.
+        /// Why it was refused.
         reason: HandshakeError,
     },
 }
 
 /// A listening port and the task that answers it; dropping it closes the port.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Acceptor {
     /// Where it listens.
     pub(super) port: u16,
     /// The address of which it is a port: that of one interface, or of all.
@@ -51,7 +51,7 @@ pub(super) struct Door {
     callers: mpsc::Receiver<Caller>,
     known: Arc<Known>,
     /// One task, which ends when this is dropped, or in a panic: that is what it returns.
-    keeper: JoinSet<String>,
+    task: JoinSet<String>,
 }
 
 /// What is known of those who have not come yet.
@@ -73,11 +73,11 @@ impl Known {
     }
 }
 
-impl Door {
+impl Acceptor {
     pub(super) fn open(listener: TcpListener, us: Identity) -> io::Result<Self> {
         let at = listener.local_addr()?;
         let (sender, callers) = mpsc::channel(WAITING);
-        let mut keeper = JoinSet::new();
+        let mut task = JoinSet::new();
         let known = Arc::new(Known::default());
         let knows = Arc::clone(&known);
         let (us, heard) = (Arc::new(us), Arc::new(Heard::default()));
@@ -85,18 +85,18 @@ impl Door {
             let (us, heard, known) = (Arc::clone(&us), Arc::clone(&heard), Arc::clone(&knows));
             async move { prove(stream, address, &us, &heard, (&is_heard, &known)).await }
         };
-        keeper.spawn(keep(listener, proves, Arc::clone(&known), sender));
-        Ok(Door { port: at.port(), ip: at.ip(), callers, known, keeper })
+        task.spawn(keep(listener, proves, Arc::clone(&known), sender));
+        Ok(Acceptor { port: at.port(), ip: at.ip(), callers, known, task })
     }
 
     /// Who comes next.
     ///
     /// # Errors
-    /// What a panic said: nobody can come any more.
+    /// What a panic said: no connection can come any more.
     pub(super) async fn next(&mut self) -> Result<Caller, String> {
         match self.callers.recv().await {
             Some(caller) => Ok(caller),
-            None => Err(match self.keeper.join_next().await {
+            None => Err(match self.task.join_next().await {
                 Some(Ok(said)) => said,
                 ended => ended.and_then(panicked).unwrap_or_else(|| "its port was closed".into()),
             }),
@@ -158,7 +158,7 @@ async fn keep<F: Future<Output = Option<Caller>> + Send + 'static>(
         };
         *known.lack() = None;
         if let ip @ IpAddr::V4(_) = address.ip().to_canonical() {
-            address.set_ip(ip); // a listener for both families tells IPv4 addresses as mapped ones
+            address.set_ip(ip); // a listener for both families reports IPv4 addresses as mapped ones
         }
         loop {
             pending.retain(|one| !one.task.is_finished() && !one.is_heard.load(Ordering::Relaxed));
@@ -212,7 +212,7 @@ async fn prove(
         proven.unwrap_or(Err(HandshakeError::Slow(us.timeout)))
     };
     match proof.await {
-        Ok(visitor) => Some(Caller::Visitor(visitor)),
+        Ok(member) => Some(Caller::Member(member)),
         Err(HandshakeError::Nothing) => None,
         Err(reason) => Some(Caller::Unauthenticated { address, reason }),
     }
@@ -222,18 +222,18 @@ async fn prove(
 mod tests {
     use super::*;
 
-    /// A caller whose proof panics: who waits for callers is told what the panic said.
+    /// A caller whose proof panics: the owner of the port gets what the panic said.
     #[tokio::test]
     async fn a_panic_behind_the_door_is_told() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, callers) = mpsc::channel(WAITING);
-        let (mut keeper, known) = (JoinSet::new(), Arc::new(Known::default()));
+        let (mut task, known) = (JoinSet::new(), Arc::new(Known::default()));
         let proves = |_, address: SocketAddr, _| async move { panic!("no proof from {}", address.ip()) };
-        keeper.spawn(keep(listener, proves, Arc::clone(&known), sender));
-        let mut door = Door { port: address.port(), ip: address.ip(), callers, known, keeper };
+        task.spawn(keep(listener, proves, Arc::clone(&known), sender));
+        let mut acceptor = Acceptor { port: address.port(), ip: address.ip(), callers, known, task };
         let _caller = TcpStream::connect(address).await.unwrap();
-        let said = timeout(Duration::from_secs(10), door.next()).await.unwrap().unwrap_err();
+        let said = timeout(Duration::from_secs(10), acceptor.next()).await.unwrap().unwrap_err();
         assert_eq!(said, "no proof from 127.0.0.1");
     }
 }

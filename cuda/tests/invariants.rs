@@ -15,6 +15,7 @@ use gleaner_algorithms::schedule::lockstep;
 use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Layers, Method};
 use gleaner_cuda::Cuda;
+use gleaner_statistics::random;
 
 const WORKERS: usize = 4;
 const LAYERS: [usize; 5] = [1700, 3, 64, 1025, 1208];
@@ -30,11 +31,7 @@ fn n() -> usize {
 
 /// Many small values and few large ones; ties, zeros and denormals among them.
 fn gradient(rank: usize, step: u64) -> Vec<f32> {
-    let noise = |i: usize| {
-        let mut x = (i as u64 ^ step << 40 ^ (rank as u64) << 52).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((x ^ (x >> 31)) >> 40) as f32 / (1 << 24) as f32 * 2.0 - 1.0
-    };
+    let noise = |i: usize| random::symmetric(random::at(step << 40 ^ (rank as u64) << 52, i as u64));
     let value = |i: usize| match i % 97 {
         0 => 0.0,
         1 => 1e-41 * noise(i),
