@@ -11,6 +11,7 @@ mod corrections;
 mod embedded;
 mod failures;
 mod handles;
+mod health;
 mod job;
 mod joining;
 mod kept;
