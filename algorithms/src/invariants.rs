@@ -240,6 +240,7 @@ mod tests {
             }
             let whole = WholeSteps { every: NonZeroU64::new(5), at: vec![0, 1] };
             assert_eq!(check(&method.clone().whole_steps(whole), 4, 60), Ok(()), "{method}");
+            assert_eq!(check(&method.clone().complete_sums(), 4, 60), Ok(()), "{method}");
         }
     }
 

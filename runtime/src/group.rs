@@ -102,7 +102,7 @@ impl<T: Element> Group<T> {
 
     /// Latency rounds of the next step.
     pub(crate) fn rounds(&self) -> u64 {
-        self.routine.prepared().cost.rounds
+        self.routine.rounds()
     }
 
     /// Adds a part of the gradient to the residual, from position `offset` on. Sums that are not finite are refused in words

@@ -51,6 +51,23 @@ pub enum CorrectionError {
          of each part in every step; do without servers, or leave them out"
     )]
     WholeServed,
+    /// A second exchange whose cost no forecast has.
+    #[error(
+        "completed sums were asked for with the method auto, which does not expect what the second exchange of a step costs; name a method, \
+         or leave them out"
+    )]
+    SumsAuto,
+    /// Servers add up what workers push, and ask none for more.
+    #[error(
+        "completed sums were asked for with parameter servers, which apply what workers push; do without servers, or leave them out"
+    )]
+    SumsServed,
+    /// Entries that an index cannot count.
+    #[error(
+        "completed sums were asked for of a gradient with {0} entries; expected fewer than 2³² − 1, so split it into groups of layers, or leave them \
+         out"
+    )]
+    SumsLong(usize),
     /// Velocities of something that has no mean.
     #[error(
         "momentum correction and clipping are for gradients that are added up, which a {0} does not; choose the sum, or \

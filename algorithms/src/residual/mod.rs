@@ -20,6 +20,7 @@ use crate::bag::Entries;
 use crate::device::{Device, DeviceError, DeviceValues, Given};
 use crate::select::{STRIDE, surplus};
 use crate::{Accumulator, Block, Element, Partition, SparseValues, select};
+pub(crate) use commit::settle;
 use correction::Velocity;
 pub use correction::{Correction, CorrectionError, norm};
 pub use options::{Collection, OnNonFinite};

@@ -10,6 +10,7 @@ mod bounds;
 mod by_hand;
 mod checker;
 mod choices;
+mod completed;
 mod complexity;
 mod conservation;
 mod corrections;

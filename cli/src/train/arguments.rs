@@ -204,7 +204,9 @@ impl TrainArgs {
             source,
             model,
             device: self.device,
-            method: method
+            method: self
+                .levers
+                .completing(method)
                 .corrected(correction)
                 .whole_steps(whole)
                 .dense_below(self.levers.dense_below)

@@ -65,6 +65,9 @@ impl Pushing {
         if !method.delivers_whole().is_none() || method.is_dense_below() > 0 {
             return Err(CorrectionError::WholeServed.into());
         }
+        if method.completes_sums() {
+            return Err(CorrectionError::SumsServed.into());
+        }
         method.selects_by().check()?;
         let (density, k) = match method.sparsity() {
             Sparsity::Density(density) => (Some(density), None),

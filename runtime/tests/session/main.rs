@@ -7,6 +7,7 @@ mod auto;
 mod cancel;
 mod changed;
 mod checkpoint;
+mod completed;
 mod corrections;
 mod embedded;
 mod failures;
