@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use gleaner_algorithms::Method;
 use gleaner_algorithms::residual::Collection;
 use gleaner_runtime::launcher::LaunchError;
 use gleaner_runtime::staged::StagedError;
