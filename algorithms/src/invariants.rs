@@ -235,6 +235,8 @@ mod tests {
         let correction = Correction { momentum: 0.5, mask: true, warm_up: 3, ..Correction::default() };
         for method in Method::all().map(|method| method.density(0.1)) {
             assert_eq!(check(&method.clone().corrected(correction), 4, 60), Ok(()), "{method}");
+            let ef21 = Correction { mask: false, ef21: true, ..correction };
+            assert_eq!(check(&method.clone().corrected(ef21), 4, 60), Ok(()), "{method}");
             for collection in [Collection::Partial, Collection::Local] {
                 assert_eq!(check(&method.clone().residual(collection), 4, 60), Ok(()), "{method}");
             }

@@ -327,7 +327,7 @@ impl<T: Element> Residual<T> {
         }
         let sum = |(i, &gradient): (usize, &T)| {
             let velocity = self.velocity.as_ref();
-            let new = velocity.map_or(gradient, |v| v.momentum * v.values[entry + i] + gradient);
+            let new = velocity.map_or(gradient, |v| v.made(v.values[entry + i], gradient));
             if self.zero { new } else { values[entry + i] + new }
         };
         let count = rest.iter().enumerate().filter(|pair| !sum(*pair).is_finite()).count();

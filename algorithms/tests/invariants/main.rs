@@ -16,6 +16,7 @@ mod conservation;
 mod corrections;
 mod decoders;
 mod dense;
+mod ef21;
 mod exdyna;
 mod goals;
 mod harness;

@@ -16,6 +16,10 @@ pub struct Levers {
     /// rate drops
     #[arg(long)]
     pub rate_in_residual: bool,
+    /// Error feedback with momentum, EF21-SGDM: workers exchange by how much their velocities have changed, and the optimiser adds it
+    /// all up; with --momentum-correction
+    #[arg(long)]
+    pub ef21: bool,
     /// Deliver every entry, as a dense ring does, in some steps: every/STEPS, drops (the last step before each drop of the learning
     /// rate), end (the last step), or several of these: every/50,end
     #[arg(long, value_delimiter = ',', value_name = "WHEN")]

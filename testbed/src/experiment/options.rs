@@ -40,6 +40,7 @@ const TRAIN: &[&str] = &[
     "optimizer",
     "momentum",
     "momentum_correction",
+    "ef21",
     "mask_momentum",
     "weight_decay",
     "clip",
