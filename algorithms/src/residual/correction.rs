@@ -71,6 +71,9 @@ pub enum CorrectionError {
         "completed sums were asked for with parameter servers, which apply what workers push; do without servers, or leave them out"
     )]
     SumsServed,
+    /// Servers step by what workers push, and by nothing that came before.
+    #[error("EF21 was asked for with parameter servers, which step by what is pushed and add nothing up; do without servers, or leave it out")]
+    Ef21Served,
     /// Entries that an index cannot count.
     #[error(
         "completed sums were asked for of a gradient with {0} entries; expected fewer than 2³² − 1, so split it into groups of layers, or leave them \

@@ -131,6 +131,10 @@ fn options_that_need_every_step_are_refused_beside_another_synchrony() {
         assert!(refusal.starts_with(option) && refusal.contains("synchrony"), "{refusal}");
         assert!(settings(&[&options[..], &["bsp"]].concat()).is_ok());
     }
+    let ef21 = ["--momentum-correction", "0.5", "--ef21", "--synchrony"];
+    let refusal = settings(&[&ef21[..], &["osp"]].concat()).unwrap_err().to_string();
+    assert!(refusal.starts_with("--ef21") && refusal.contains("synchrony"), "{refusal}");
+    assert!(settings(&[&ef21[..], &["bsp"]].concat()).is_ok());
     let unknown = settings(&["--synchrony", "bulk"]).unwrap_err().to_string();
     assert!(unknown.starts_with("--synchrony: ") && unknown.contains("choose one of bsp"), "{unknown}");
     let none = settings(&["--synchrony", "local/0"]).unwrap_err().to_string();
