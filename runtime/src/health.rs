@@ -77,7 +77,9 @@ impl Finding {
         match self {
             Finding::Unbounded { .. } => &["--selector", "--density", "--deliver-all"],
             Finding::Doubling { .. } => &["--lr", "--clip-local", "--density"],
-            Finding::Stale { .. } => &["--density", "--warmup-density", "--deliver-all", "--rate-in-residual"],
+            Finding::Stale { .. } => {
+                &["--density", "--warmup-density", "--deliver-all", "--rate-in-residual"]
+            }
             Finding::Momentum { .. } => &["--density", "--momentum-correction", "--momentum"],
         }
     }

@@ -225,7 +225,19 @@ impl Routine {
         let completes = method.completes_sums() && !aligns;
         let second = completes.then(|| beside(&method.completion())).transpose()?;
         let memory = Arc::new(memory);
-        Ok(Self { method, layers, shape, membership, memory, structure, prepared, whole, second, programs, stream })
+        Ok(Self {
+            method,
+            layers,
+            shape,
+            membership,
+            memory,
+            structure,
+            prepared,
+            whole,
+            second,
+            programs,
+            stream,
+        })
     }
 
     /// Whether the next step delivers everything.

@@ -72,7 +72,9 @@ pub enum CorrectionError {
     )]
     SumsServed,
     /// Servers step by what workers push, and by nothing that came before.
-    #[error("EF21 was asked for with parameter servers, which step by what is pushed and add nothing up; do without servers, or leave it out")]
+    #[error(
+        "EF21 was asked for with parameter servers, which step by what is pushed and add nothing up; do without servers, or leave it out"
+    )]
     Ef21Served,
     /// Entries that an index cannot count.
     #[error(
@@ -331,10 +333,19 @@ mod tests {
             assert!(matches!(Correction { clip: Some(norm), ..none }.check(), Err(CorrectionError::Clip(_))));
         }
         assert_eq!(Correction { mask: true, ..none }.check(), Err(CorrectionError::Mask));
-        assert_eq!(Correction { mask: true, momentum: 0.9, clip: Some(1.0), warm_up: 9, ef21: false }.check(), Ok(()));
+        assert_eq!(
+            Correction { mask: true, momentum: 0.9, clip: Some(1.0), warm_up: 9, ef21: false }.check(),
+            Ok(())
+        );
         let ef21 = Correction { ef21: true, ..none };
         assert!(ef21.check().unwrap_err().to_string().contains("without momentum correction"));
-        assert!(Correction { mask: true, momentum: 0.5, ..ef21 }.check().unwrap_err().to_string().contains("with masking"));
+        assert!(
+            Correction { mask: true, momentum: 0.5, ..ef21 }
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("with masking")
+        );
         assert_eq!(Correction { momentum: 0.5, ..ef21 }.check(), Ok(()));
         let momentum = |momentum| Correction { momentum, ..none };
         assert_eq!(

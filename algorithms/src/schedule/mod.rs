@@ -26,7 +26,6 @@ use std::fmt;
 pub use check::{CheckError, Proof, check, check_for};
 pub use cost::Cost;
 use cost::NOTE;
-pub(crate) use execution::Completion;
 pub use execution::{Execution, ExecutionError, Finished, Observed, Outgoing, OwnChoice};
 pub use goal::{Goal, Ranks};
 pub use keep::Candidates;

@@ -213,7 +213,10 @@ impl Gradients {
     fn health(&self, py: Python<'_>, momentum: f32) -> PyResult<Looked> {
         if !(0.0..1.0).contains(&momentum) {
             let expected = "expected a number from 0 to below 1, such as 0.9";
-            return Err(refuse_method(py, format!("the momentum of the optimiser is {momentum}; {expected}")));
+            return Err(refuse_method(
+                py,
+                format!("the momentum of the optimiser is {momentum}; {expected}"),
+            ));
         }
         let health = self.with(py, |planned| Ok(Ok(planned.gradients.health())))?;
         let findings = health.findings(momentum).iter().map(|f| (f.name(), f.to_string())).collect();

@@ -61,7 +61,10 @@ fn what_is_not_delivered_grows_without_bound() {
     let grown = watched(10_000, 100, 200, |step| (step as f64 + 1.0, step as f64 + 1.0));
     assert_eq!(grown.findings(0.9), [Finding::Unbounded { waits: f64::INFINITY, density: 0.01 }]);
     let said = grown.findings(0.0)[0].to_string();
-    assert!(said.contains("waits for more steps than a training has") && said.contains("1% of the entries"), "{said}");
+    assert!(
+        said.contains("waits for more steps than a training has") && said.contains("1% of the entries"),
+        "{said}"
+    );
     // As much as before is no growth.
     let stands = watched(10_000, 100, 200, |_| (1.0, 1.0));
     assert_eq!(stands.findings(0.0), [Finding::Stale { waits: f64::INFINITY }]);

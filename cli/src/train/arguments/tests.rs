@@ -46,7 +46,10 @@ fn momentum_is_either_the_optimizers_or_the_workers() {
         (&["--momentum-correction", "0.8", "--ef21", "--mask-momentum"], "with masking"),
         (&["--momentum-correction", "0.8", "--ef21", "--weight-decay", "0.1"], "--weight-decay: expected 0"),
         (&["--momentum-correction", "0.8", "--ef21", "--optimizer", "adam"], "--optimizer: expected sgd"),
-        (&["--momentum-correction", "0.8", "--ef21", "--clip-update", "1"], "--clip-update: expected nothing"),
+        (
+            &["--momentum-correction", "0.8", "--ef21", "--clip-update", "1"],
+            "--clip-update: expected nothing",
+        ),
         (&["--clip-local", "0"], "expected a number above 0"),
     ] {
         let refusal = settings(options).unwrap_err().to_string();
