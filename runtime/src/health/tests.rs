@@ -33,7 +33,7 @@ fn a_sample_is_spread_over_all_values() {
         &values[range]
     });
     assert!(looked.get() <= SAMPLE, "{}", looked.get());
-    assert!((amount / 2e6 - 1.0).abs() < 0.02, "{amount}");
+    assert!((amount / 2e6 - 1.0).abs() < 0.05, "{amount}");
     // Few values are all looked at.
     let few = Watch::new(100).amount::<f32, _>(|range| &values[3_950..][range]);
     assert_eq!(few, 100.0);
