@@ -330,6 +330,7 @@ impl<'a> Run<'a> {
             paced_seconds: settings.uneven.pace.map(|pace| pace.as_secs_f64()),
             method: settings.method.to_string(),
             optimizer: settings.optimizer.name(),
+            momentum: settings.momentum,
             rate_in_residual: settings.rate_in_residual,
             synchrony: settings.synchrony.name(),
             merge,
