@@ -34,10 +34,10 @@ pub use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite, Whol
 pub use gleaner_algorithms::{Method, SelectOver, Sparsity};
 pub use gleaner_runtime::launcher;
 pub use gleaner_runtime::{
-    Awaited, Cancelled, CheckpointError, Config, ConfigError, Congestion, Error, Failure, Gradients, Handle,
-    Layout, LayoutError, Options, OutOfMemory, Pass, Preference, Reducer, Replica, ReplicaError, Session,
-    Skipped, Sockets, SparseReducer, StepTimes, Stepped, Transport, TransportChoice, Update, VerbsDevice,
-    Waits, keep_freed_memory, local_rank,
+    Awaited, Cancelled, CheckpointError, Config, ConfigError, Congestion, Error, Failure, Finding, Gradients,
+    Handle, Health, Layout, LayoutError, Options, OutOfMemory, Pass, Preference, Reducer, Replica,
+    ReplicaError, Session, Skipped, Sockets, SparseReducer, StepTimes, Stepped, Transport, TransportChoice,
+    Update, VerbsDevice, Waits, keep_freed_memory, local_rank,
 };
 
 pub use gleaner_algorithms as algorithms;

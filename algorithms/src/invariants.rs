@@ -235,11 +235,14 @@ mod tests {
         let correction = Correction { momentum: 0.5, mask: true, warm_up: 3, ..Correction::default() };
         for method in Method::all().map(|method| method.density(0.1)) {
             assert_eq!(check(&method.clone().corrected(correction), 4, 60), Ok(()), "{method}");
+            let ef21 = Correction { mask: false, ef21: true, ..correction };
+            assert_eq!(check(&method.clone().corrected(ef21), 4, 60), Ok(()), "{method}");
             for collection in [Collection::Partial, Collection::Local] {
                 assert_eq!(check(&method.clone().residual(collection), 4, 60), Ok(()), "{method}");
             }
             let whole = WholeSteps { every: NonZeroU64::new(5), at: vec![0, 1] };
             assert_eq!(check(&method.clone().whole_steps(whole), 4, 60), Ok(()), "{method}");
+            assert_eq!(check(&method.clone().complete_sums(), 4, 60), Ok(()), "{method}");
         }
     }
 

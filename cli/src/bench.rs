@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use gleaner_algorithms::Method;
 use gleaner_algorithms::residual::Collection;
 use gleaner_runtime::launcher::LaunchError;
 use gleaner_runtime::staged::StagedError;
@@ -59,6 +60,9 @@ pub struct Bench {
     /// Which dropped entries are collected: global, partial or local
     #[arg(long, default_value = "global", value_name = "WHICH")]
     residual: Collection,
+    /// Once the entries of an update are agreed on, let every worker add what it has there, in a second exchange
+    #[arg(long)]
+    complete_sums: bool,
     /// Steps that are measured
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = units::within::<u32>(1..))]
     steps: u32,
@@ -147,7 +151,13 @@ impl Bench {
     /// # Errors
     /// The first one that cannot.
     pub fn check(&self, workers: u32) -> Result<(), ChoiceError> {
-        lineup::enlist(&self.choice, self.residual, workers, self.params).map(drop)
+        lineup::enlist(&self.choice, |method| self.set(method), workers, self.params).map(drop)
+    }
+
+    /// A method with the options that are not of the choice.
+    fn set(&self, method: Method) -> Method {
+        let method = method.residual(self.residual);
+        if self.complete_sums { method.complete_sums() } else { method }
     }
 }
 

@@ -13,13 +13,18 @@ use serde_json::Value;
 const OPEN: [&str; 2] = ["options", "setting"];
 
 /// The commands, each with the section of its fields.
-const RUNS: [(&str, &str); 27] = [
+const RUNS: [(&str, &str); 28] = [
     ("bench", "bench --workers 2 --params 2000 --method ring --steps 2 --warmup 1 --bandwidth 1gbit"),
     ("bench", "bench --workers 3 --params 2000 --method all --values qsgd4 --steps 1 --warmup 0"),
     ("bench", "bench --workers 2 --params 2000 --method auto --steps 2 --warmup 0"),
     (
         "train",
         "train --data synthetic --model mlp --batch 4 --workers 2 --steps 2 --evaluate-every 2 --record rec",
+    ),
+    // So few entries that it finds something to say.
+    (
+        "train",
+        "train --data synthetic --model mlp --batch 1 --workers 2 --steps 69 --evaluate-every 69 --k 1",
     ),
     ("regress", "regress --data webspam --samples 500 --features 1000 --epochs 1"),
     ("plan", "plan --workers 4 --params 1000"),

@@ -1,6 +1,7 @@
 //! Synchronising a model's gradients step by step.
 
 mod collecting;
+mod health;
 mod regrouping;
 mod saving;
 mod sharing;
@@ -128,7 +129,7 @@ impl Gradients {
                 None => Home::Host,
             };
             let stream = stream + number as u64;
-            groups.push(Group::new(membership, method, layers, stream, Reduction::Sum, home)?);
+            groups.push(Group::new(membership, method, layers, stream, Reduction::Sum, home)?.watched());
             let parameters = layout.parameters.iter().filter(|p| p.group == number).count();
             gathering.push(Gathering { missing: parameters, parameters, ..Gathering::default() });
         }

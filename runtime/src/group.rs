@@ -13,6 +13,7 @@ use gleaner_algorithms::{Accumulator, Element, Layers, Membership, Method, Parti
 use gleaner_transport::Peer;
 
 use crate::failure::Error;
+use crate::health::Watch;
 use crate::link::OVERHEAD;
 use crate::mailbox::Window;
 
@@ -31,6 +32,8 @@ pub(crate) struct Group<T: Element = f32> {
     accumulator: Option<Accumulator<T>>,
     /// The last step's version of the residual.
     version: u64,
+    /// What is looked at now and then, of gradients that are asked how they fare.
+    pub(crate) watch: Option<Watch>,
 }
 
 /// Where a residual lies, and what of it.
@@ -80,8 +83,9 @@ impl<T: Element> Group<T> {
             residual = residual.revertible()?;
         }
         let volumes = (routine.shape().clone(), routine.volumes::<T>()?);
+        let (number, accumulator, version, watch) = (0, None, 0, None);
         let group =
-            Self { layers, routine, residual, reduction, number: 0, volumes, accumulator: None, version: 0 };
+            Self { layers, routine, residual, reduction, number, volumes, accumulator, version, watch };
         // Refused now rather than in the first step.
         let program = group.routine.prepared().program.clone();
         let nothing = Execution::new(program, Arc::new(Vec::<T>::new()), Vec::new());
@@ -89,9 +93,16 @@ impl<T: Element> Group<T> {
         Ok(group)
     }
 
+    /// Looks now and then at what waits; nothing waits of gradients that are sparse already.
+    #[must_use]
+    pub(crate) fn watched(self) -> Self {
+        let watch = (!self.residual.is_sparse()).then(|| Watch::new(self.entries()));
+        Self { watch, ..self }
+    }
+
     /// Latency rounds of the next step.
     pub(crate) fn rounds(&self) -> u64 {
-        self.routine.prepared().cost.rounds
+        self.routine.rounds()
     }
 
     /// Adds a part of the gradient to the residual, from position `offset` on. Sums that are not finite are refused in words
@@ -169,16 +180,29 @@ impl<T: Element> Group<T> {
 
     /// Ends a step: what was delivered leaves the residual, and the method learns from it.
     pub(crate) fn commit(&mut self, finished: Finished<T>) -> Result<Delivered<T>, Error> {
+        let before = self.looked_at();
         // If it is shared, the residual copies it.
         self.accumulator = None;
         let partition = self.residual.partition().clone();
         let changed = self.routine.learn(&finished)?;
         let committed = self.residual.commit(self.version, finished, self.routine.method().collection())?;
+        if let Some(watch) = &mut self.watch {
+            let left = |range| self.residual.read(range).unwrap_or_default();
+            let looked = before.map(|before| (before, watch.amount::<T, _>(left)));
+            watch.end_step(self.routine.shape().k, looked);
+        }
         if changed {
             self.change()?;
         }
         let lost = committed.lost.iter().flat_map(|l| &l.values).map(|v| v.to_f64().abs()).sum();
         Ok(Delivered { sums: (partition, committed.update), lost, changed })
+    }
+
+    /// How much there is of what a step selects from, if the step is looked at and main memory holds it.
+    fn looked_at(&self) -> Option<f64> {
+        let watch = self.watch.as_ref().filter(|watch| watch.is_due())?;
+        let Some(Accumulator::Host(values)) = &self.accumulator else { return None };
+        Some(watch.amount::<T, _>(|range| &values[range]))
     }
 
     /// Goes over to another method, between two steps. What was not delivered stays.

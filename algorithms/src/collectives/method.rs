@@ -1,6 +1,7 @@
 //! A method as a user chooses it.
 
 mod candidates;
+mod completing;
 mod display;
 mod sparse;
 
@@ -31,6 +32,8 @@ pub struct Method {
     whole: WholeSteps,
     /// Parameters of a model with fewer entries are delivered whole.
     dense_below: usize,
+    /// Whether a second exchange completes the sums.
+    complete: bool,
     nonfinite: OnNonFinite,
     over: SelectOver,
 }
@@ -111,6 +114,7 @@ impl Method {
             correction: Correction::default(),
             whole: WholeSteps::default(),
             dense_below: 0,
+            complete: false,
             nonfinite: OnNonFinite::Refuse,
             over: SelectOver::Group,
         }
@@ -328,6 +332,7 @@ impl Method {
         }
         self.correction.check()?;
         self.competes()?;
+        self.sums_fit(n)?;
         if let Some(selection) = &shape.selection {
             selector.check()?;
             if n >= u32::MAX as usize {

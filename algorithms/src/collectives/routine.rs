@@ -7,7 +7,8 @@ use super::{Method, MethodError, Shape, Structure};
 use crate::device::DeviceError;
 use crate::residual::VersionError;
 use crate::schedule::{
-    Candidates, CheckError, Cost, Execution, ExecutionError, Finished, Memory, Program, Proof, Volume, check,
+    Candidates, CheckError, Cost, Execution, ExecutionError, Finished, Memory, Program, Proof, Step, Volume,
+    check,
 };
 use crate::{Accumulator, Element, Layers, Membership, Rank, Sparsity};
 
@@ -173,6 +174,8 @@ pub struct Routine {
     prepared: Prepared,
     /// What runs in steps that deliver everything, if there are such.
     whole: Option<Prepared>,
+    /// What completes the sums of all others, if they are to be completed and are not by themselves.
+    second: Option<Prepared>,
     programs: Arc<Mutex<Programs>>,
     stream: u64,
 }
@@ -216,9 +219,25 @@ impl Routine {
         let structure = method.structure(&shape, &memory)?;
         let prepared = lock(&programs).prepare(&method, &shape, &structure, membership)?;
         let has_whole = method.collective().is_sparse() && !method.delivers_whole().is_none();
-        let whole = has_whole.then(|| ring(&layers, membership, &programs)).transpose()?;
+        let beside = |other: &Method| beside(other, &layers, membership, &programs);
+        let whole = has_whole.then(|| beside(&Method::ring())).transpose()?;
+        let aligns = prepared.program.schedule().steps.iter().any(Step::aligns);
+        let completes = method.completes_sums() && !aligns;
+        let second = completes.then(|| beside(&method.completion())).transpose()?;
         let memory = Arc::new(memory);
-        Ok(Self { method, layers, shape, membership, memory, structure, prepared, whole, programs, stream })
+        Ok(Self {
+            method,
+            layers,
+            shape,
+            membership,
+            memory,
+            structure,
+            prepared,
+            whole,
+            second,
+            programs,
+            stream,
+        })
     }
 
     /// Whether the next step delivers everything.
@@ -244,6 +263,12 @@ impl Routine {
         }
     }
 
+    /// How many latency rounds the next step has.
+    pub fn rounds(&self) -> u64 {
+        let second = self.second.as_ref().filter(|_| !self.is_whole());
+        self.prepared().cost.rounds + second.map_or(0, |second| second.cost.rounds)
+    }
+
     /// What each peer may send at most in a step that is like the next one, whatever is learnt until then: a peer that is a step
     /// ahead knows more than this worker.
     ///
@@ -265,6 +290,11 @@ impl Routine {
                 *most = most.max(volume);
             }
         }
+        // Of a step, after what was sent before.
+        for (rank, Volume { blocks, bytes }) in self.second.iter().flat_map(|s| s.program.volumes::<T>()) {
+            let most = volumes.entry(rank).or_default();
+            *most = Volume { blocks: most.blocks + blocks, bytes: most.bytes.saturating_add(bytes) };
+        }
         Ok(volumes)
     }
 
@@ -279,8 +309,14 @@ impl Routine {
         accumulator: impl Into<Accumulator<T>>,
         candidates: Vec<Candidates<T>>,
     ) -> Execution<T> {
-        Execution::new(self.prepared().program.clone(), accumulator, candidates)
-            .with(self.memory.clone(), seed(self.stream, self.memory.steps))
+        let execution = Execution::new(self.prepared().program.clone(), accumulator, candidates)
+            .with(self.memory.clone(), seed(self.stream, self.memory.steps));
+        match &self.second {
+            Some(second) if !self.is_whole() => {
+                execution.completing(second.program.clone(), self.method.collection())
+            }
+            _ => execution,
+        }
     }
 
     /// Learns from a finished step and prepares the next one. Says whether its schedule is another one than before.
@@ -377,17 +413,17 @@ impl Routine {
     }
 }
 
-/// The dense ring of a gradient.
-fn ring(
+/// The first schedule of another method for the same gradient.
+fn beside(
+    method: &Method,
     layers: &Layers,
     membership: Membership,
     programs: &Mutex<Programs>,
 ) -> Result<Prepared, RoutineError> {
-    let ring = Method::ring();
-    let shape = ring.shape(membership.workers, layers.clone())?;
-    let structure = ring.structure(&shape, &ring.memory(&shape))?;
+    let shape = method.shape(membership.workers, layers.clone())?;
+    let structure = method.structure(&shape, &method.memory(&shape))?;
     let mut programs = lock(programs);
-    let prepared = programs.prove(&ring, &shape, &structure, membership.epoch)?;
+    let prepared = programs.prove(method, &shape, &structure, membership.epoch)?;
     Ok(programs.of(membership.rank, &prepared)?.clone())
 }
 

@@ -15,6 +15,8 @@ pub struct Trial<T: Element = f32> {
     pub ensemble: Ensemble<T>,
     collection: Collection,
     may_lose: bool,
+    /// The momentum, where changes of velocities are accumulated.
+    ef21: Option<T>,
     step: u64,
 }
 
@@ -23,7 +25,7 @@ pub struct Trial<T: Element = f32> {
 pub struct Outcome<T: Element = f32> {
     /// The step, from 0.
     pub step: u64,
-    /// The gradients; with momentum correction, the velocities after them.
+    /// The gradients; with momentum correction, the velocities after them, and in EF21 by how much these have changed.
     pub gradients: Vec<Vec<T>>,
     /// The residuals before the step.
     pub old: Vec<Vec<T>>,
@@ -75,7 +77,9 @@ impl<T: Element> Trial<T> {
     fn of(method: &Method, ensemble: Ensemble<T>) -> Self {
         let collection = method.collection();
         let may_lose = collection != Collection::Global && method.collective().is_sparse();
-        Self { ensemble, collection, may_lose, step: 0 }
+        let correction = method.correction();
+        let ef21 = correction.ef21.then(|| T::from_f64(f64::from(correction.momentum)));
+        Self { ensemble, collection, may_lose, ef21, step: 0 }
     }
 
     /// Which residuals are collected.
@@ -121,9 +125,16 @@ impl<T: Element> Trial<T> {
         let mut executions = Vec::new();
         let mut moved = Vec::new();
         for (rank, gradient) in gradients.iter().enumerate() {
+            let before = self.ensemble.residuals[rank].velocity(0..n).map(<[T]>::to_vec);
             self.accumulate(rank, gradient, size)?;
             let velocity = self.ensemble.residuals[rank].velocity(0..n);
-            moved.push(velocity.map_or_else(|| gradient.clone(), <[T]>::to_vec));
+            moved.push(match (self.ef21, before) {
+                (Some(momentum), Some(before)) => {
+                    let changed = before.iter().zip(gradient);
+                    changed.map(|(&u, &gradient)| (momentum - T::ONE) * u + gradient).collect()
+                }
+                _ => velocity.map_or_else(|| gradient.clone(), <[T]>::to_vec),
+            });
             executions.push(self.ensemble.begin(rank)?);
         }
         let step = lockstep(executions)?;

@@ -1,11 +1,42 @@
 //! What stays of a block once its update is known.
 
 use super::Collection;
-use crate::Element;
 use crate::accumulator::Written;
 use crate::bag::{Entries, Marks};
 use crate::device::DeviceError;
-use crate::schedule::Fate;
+use crate::schedule::{Fate, Finished};
+use crate::{Accumulator, Block, Element, Partition};
+
+/// Writes what stays of an accumulator once the update of its blocks is known: at the indices of the update only. Gives what is lost, by block.
+pub(crate) fn settle<T: Element>(
+    accumulator: &mut Accumulator<T>,
+    partition: &Partition,
+    finished: &Finished<T>,
+    collection: Collection,
+) -> Result<Vec<Entries<T>>, DeviceError> {
+    let mut values = accumulator.writable()?;
+    let mut lost = Vec::with_capacity(finished.update.len());
+    for (b, (fate, dropped)) in finished.fates.iter().zip(&finished.drops).enumerate() {
+        let residual = &mut values.block(partition, Block(b as u32));
+        let collection = finished.collection(b, collection);
+        // Sums that are zero are delivered too: else they would be chosen again for ever.
+        let delivered = finished.update[b].indices();
+        lost.push(match fate {
+            Fate::Whole if finished.whole[b] => {
+                // Every entry is delivered, also those that cancel to zero.
+                residual.clear()?;
+                Entries::default()
+            }
+            Fate::Whole => commit_sent(residual, &delivered, dropped, collection)?,
+            Fate::Selected { indices, errors, remaining } => {
+                let by_device = finished.candidates.get(b).is_some_and(|candidates| candidates.by_device);
+                let chosen = Selected { indices, errors, remaining, by_device };
+                commit_selected(residual, &delivered, &chosen, dropped, collection)?
+            }
+        });
+    }
+    Ok(lost)
+}
 
 /// Momentum factor masking: the velocity is zero where what this worker had accumulated has left its residual.
 pub(super) fn mask<T: Element>(
@@ -30,30 +61,30 @@ pub(super) fn mask<T: Element>(
 }
 
 /// The worker's whole contribution went into the sum, from which somebody selected.
-pub(super) fn commit_sent<T: Element>(
+fn commit_sent<T: Element>(
     residual: &mut Written<'_, T>,
     delivered: &[u32],
-    dropped: Entries<T>,
+    dropped: &Entries<T>,
     collection: Collection,
 ) -> Result<Entries<T>, DeviceError> {
     if collection == Collection::Local {
         // Nothing was dropped before it was sent.
         residual.clear()?;
-        return Ok(dropped);
+        return Ok(dropped.clone());
     }
     residual.clear_at(delivered)?;
-    collect(residual, &Marks::of(delivered), &dropped, collection)
+    collect(residual, &Marks::of(delivered), dropped, collection)
 }
 
 /// What was selected of a worker's contribution, and what remains of the rest.
-pub(super) struct Selected<'a, T: Element> {
-    pub(super) indices: &'a [u32],
+struct Selected<'a, T: Element> {
+    indices: &'a [u32],
     /// What rounding took away at some of the indices.
-    pub(super) errors: &'a Entries<T>,
+    errors: &'a Entries<T>,
     /// Sums at entries that others contributed to and that were not selected.
-    pub(super) remaining: &'a Entries<T>,
+    remaining: &'a Entries<T>,
     /// Whether a device has selected them: all of these, and perhaps some that rounding took away.
-    pub(super) by_device: bool,
+    by_device: bool,
 }
 
 impl<T: Element> Selected<'_, T> {
@@ -67,11 +98,11 @@ impl<T: Element> Selected<'_, T> {
 }
 
 /// Only some of the worker's contribution was selected.
-pub(super) fn commit_selected<T: Element>(
+fn commit_selected<T: Element>(
     residual: &mut Written<'_, T>,
     delivered: &[u32],
     chosen: &Selected<'_, T>,
-    dropped: Entries<T>,
+    dropped: &Entries<T>,
     collection: Collection,
 ) -> Result<Entries<T>, DeviceError> {
     let rest = |remaining: &Entries<T>, residual: &Written<'_, T>| -> Result<Entries<T>, DeviceError> {
@@ -83,7 +114,7 @@ pub(super) fn commit_selected<T: Element>(
         let lost = rest(chosen.remaining, residual)?;
         chosen.clear(residual, chosen.indices)?;
         residual.set(chosen.errors)?;
-        return Ok(lost.merge(&dropped));
+        return Ok(lost.merge(dropped));
     }
     let delivered = Marks::of(delivered);
     let remaining = delivered.pick::<T, true>(chosen.remaining);
@@ -96,7 +127,7 @@ pub(super) fn commit_selected<T: Element>(
     };
     chosen.clear(residual, &delivered.among(chosen.indices))?;
     residual.set(&delivered.pick::<T, true>(chosen.errors))?;
-    Ok(lost.merge(&collect(residual, &delivered, &dropped, collection)?))
+    Ok(lost.merge(&collect(residual, &delivered, dropped, collection)?))
 }
 
 /// Adds this worker's share of later drops where something was delivered, or gives it back as lost.

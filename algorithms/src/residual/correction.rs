@@ -13,6 +13,10 @@ pub struct Correction {
     pub momentum: f32,
     /// Momentum factor masking (§3.3): the velocity starts afresh at the entries that this worker sent.
     pub mask: bool,
+    /// EF21-SGDM (Fatkhullin, Tyurin and Richtárik: Momentum Provably Improves Error Feedback!, NeurIPS 2023, Algorithm 1): by how much the velocity has
+    /// changed, and not the velocity, enters the residual, which then holds what of this worker's velocity the others do not know. The optimiser adds up
+    /// all updates, and steps by their sum. With momentum correction, and without masking.
+    pub ef21: bool,
     /// Local gradient clipping (§3.2): a worker's gradient is shortened to this norm divided by √P before it is accumulated.
     pub clip: Option<f32>,
     /// Density warm-up (§3.3): the density falls from 25% to what the method is set to over this many steps. 0 for none.
@@ -30,6 +34,11 @@ pub enum CorrectionError {
         "momentum masking was asked for without momentum correction; set the momentum correction, too, or leave both out"
     )]
     Mask,
+    /// Changes of nothing, or of velocities that start afresh.
+    #[error(
+        "EF21 was asked for {0}; expected momentum correction beside it, whose velocities it sends the changes of, and no masking"
+    )]
+    Ef21(&'static str),
     /// No such norm.
     #[error("the norm to clip to is {0}; expected a number above 0")]
     Clip(f32),
@@ -51,6 +60,28 @@ pub enum CorrectionError {
          of each part in every step; do without servers, or leave them out"
     )]
     WholeServed,
+    /// A second exchange whose cost no forecast has.
+    #[error(
+        "completed sums were asked for with the method auto, which does not expect what the second exchange of a step costs; name a method, \
+         or leave them out"
+    )]
+    SumsAuto,
+    /// Servers add up what workers push, and ask none for more.
+    #[error(
+        "completed sums were asked for with parameter servers, which apply what workers push; do without servers, or leave them out"
+    )]
+    SumsServed,
+    /// Servers step by what workers push, and by nothing that came before.
+    #[error(
+        "EF21 was asked for with parameter servers, which step by what is pushed and add nothing up; do without servers, or leave it out"
+    )]
+    Ef21Served,
+    /// Entries that an index cannot count.
+    #[error(
+        "completed sums were asked for of a gradient with {0} entries; expected fewer than 2³² − 1, so split it into groups of layers, or leave them \
+         out"
+    )]
+    SumsLong(usize),
     /// Velocities of something that has no mean.
     #[error(
         "momentum correction and clipping are for gradients that are added up, which a {0} does not; choose the sum, or \
@@ -88,6 +119,11 @@ impl Correction {
         }
         if self.mask && self.momentum == 0.0 {
             return Err(CorrectionError::Mask);
+        }
+        match (self.ef21, self.momentum > 0.0, self.mask) {
+            (true, false, _) => return Err(CorrectionError::Ef21("without momentum correction")),
+            (true, _, true) => return Err(CorrectionError::Ef21("with masking")),
+            _ => {}
         }
         match self.clip {
             Some(norm) if !(norm > 0.0 && norm.is_finite()) => Err(CorrectionError::Clip(norm)),
@@ -155,6 +191,9 @@ impl fmt::Display for Correction {
         if self.mask {
             write!(f, " with masking")?;
         }
+        if self.ef21 {
+            write!(f, " as in EF21")?;
+        }
         if let Some(norm) = self.clip {
             write!(f, ", clipped to norm {norm}")?;
         }
@@ -181,8 +220,10 @@ pub fn norm<T: Element>(values: &[T]) -> f64 {
 /// The velocity of a gradient, under momentum correction.
 #[derive(Debug)]
 pub(super) struct Velocity<T: Element> {
-    pub(super) momentum: T,
+    momentum: T,
     pub(super) mask: bool,
+    /// Whether its changes are accumulated, and not itself.
+    ef21: bool,
     pub(super) values: Vec<T>,
     /// A piece of the next velocity, until it is known to be finite.
     next: Vec<T>,
@@ -195,12 +236,19 @@ impl<T: Element> Velocity<T> {
         (correction.momentum > 0.0).then(|| Self {
             momentum,
             mask: correction.mask,
+            ef21: correction.ef21,
             values: vec![T::ZERO; n],
             next: Vec::new(),
         })
     }
 
-    /// Computes a piece of the next velocity and lets `pass` accumulate it, while it is in the nearest cache. What `pass`
+    /// What a velocity of u makes of a gradient, to be accumulated: m·u + g, or by how much that is more than u.
+    pub(super) fn made(&self, u: T, gradient: T) -> T {
+        let factor = if self.ef21 { self.momentum - T::ONE } else { self.momentum };
+        factor * u + gradient
+    }
+
+    /// Computes a piece of the next velocity and lets `pass` accumulate it, or its change, while it is in the nearest cache. What `pass`
     /// refuses, from the index in its error on, stays as it was.
     pub(super) fn advance(
         &mut self,
@@ -208,13 +256,18 @@ impl<T: Element> Velocity<T> {
         gradient: &[T],
         pass: impl FnOnce(&[T]) -> Result<(), usize>,
     ) -> Result<(), usize> {
-        let momentum = self.momentum;
-        let old = &mut self.values[at..at + gradient.len()];
-        self.next.clear();
-        self.next.extend(old.iter().zip(gradient).map(|(&u, &g)| momentum * u + g));
-        let outcome = pass(&self.next);
-        let sound = outcome.err().unwrap_or(old.len());
-        old[..sound].copy_from_slice(&self.next[..sound]);
+        let here = at..at + gradient.len();
+        let mut next = std::mem::take(&mut self.next);
+        next.clear();
+        next.extend(self.values[here.clone()].iter().zip(gradient).map(|(&u, &g)| self.made(u, g)));
+        let outcome = pass(&next);
+        let sound = outcome.err().unwrap_or(next.len());
+        let old = &mut self.values[here][..sound];
+        match self.ef21 {
+            true => old.iter_mut().zip(&next).for_each(|(u, &change)| *u += change),
+            false => old.copy_from_slice(&next[..sound]),
+        }
+        self.next = next;
         outcome
     }
 }
@@ -280,7 +333,20 @@ mod tests {
             assert!(matches!(Correction { clip: Some(norm), ..none }.check(), Err(CorrectionError::Clip(_))));
         }
         assert_eq!(Correction { mask: true, ..none }.check(), Err(CorrectionError::Mask));
-        assert_eq!(Correction { mask: true, momentum: 0.9, clip: Some(1.0), warm_up: 9 }.check(), Ok(()));
+        assert_eq!(
+            Correction { mask: true, momentum: 0.9, clip: Some(1.0), warm_up: 9, ef21: false }.check(),
+            Ok(())
+        );
+        let ef21 = Correction { ef21: true, ..none };
+        assert!(ef21.check().unwrap_err().to_string().contains("without momentum correction"));
+        assert!(
+            Correction { mask: true, momentum: 0.5, ..ef21 }
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("with masking")
+        );
+        assert_eq!(Correction { momentum: 0.5, ..ef21 }.check(), Ok(()));
         let momentum = |momentum| Correction { momentum, ..none };
         assert_eq!(
             momentum(0.999).fits(&Reduction::<bf16>::Sum),

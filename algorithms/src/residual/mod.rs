@@ -20,6 +20,7 @@ use crate::bag::Entries;
 use crate::device::{Device, DeviceError, DeviceValues, Given};
 use crate::select::{STRIDE, surplus};
 use crate::{Accumulator, Block, Element, Partition, SparseValues, select};
+pub(crate) use commit::settle;
 use correction::Velocity;
 pub use correction::{Correction, CorrectionError, norm};
 pub use options::{Collection, OnNonFinite};
@@ -326,7 +327,7 @@ impl<T: Element> Residual<T> {
         }
         let sum = |(i, &gradient): (usize, &T)| {
             let velocity = self.velocity.as_ref();
-            let new = velocity.map_or(gradient, |v| v.momentum * v.values[entry + i] + gradient);
+            let new = velocity.map_or(gradient, |v| v.made(v.values[entry + i], gradient));
             if self.zero { new } else { values[entry + i] + new }
         };
         let count = rest.iter().enumerate().filter(|pair| !sum(*pair).is_finite()).count();

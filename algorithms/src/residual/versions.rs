@@ -1,10 +1,10 @@
 //! Steps of a residual: lent, and taken back in order.
 
-use super::commit::{Selected, commit_selected, commit_sent, mask};
+use super::commit::{mask, settle};
 use super::{Collection, Residual};
 use crate::bag::{Bag, Entries};
 use crate::device::DeviceError;
-use crate::schedule::{Candidates, Fate, Finished};
+use crate::schedule::{Candidates, Finished};
 use crate::{Accumulator, Block, Element, Partition};
 
 /// A step that cannot end now. The residual is as it was, unless a device that holds it has failed.
@@ -138,49 +138,39 @@ impl<T: Element> Residual<T> {
     pub fn commit(
         &mut self,
         version: u64,
-        finished: Finished<T>,
+        mut finished: Finished<T>,
         collection: Collection,
     ) -> Result<Committed<T>, VersionError> {
         let partition = self.end(version)?;
-        let Finished { update, mut accumulator, fates, drops, candidates, whole, ends, .. } = finished;
-        // What a worker has sent to others alone is theirs.
-        let collection = |b: usize| if ends[b] { collection } else { Collection::Local };
-        // Sums that are zero are delivered too: else they would be chosen again for ever.
-        let delivered = |b: usize| update[b].indices();
-        let zero = whole.iter().all(|&whole| whole);
-        let by_device: Vec<bool> = candidates.iter().map(|candidates| candidates.by_device).collect();
+        let zero = finished.whole.iter().all(|&whole| whole);
+        if let Some(velocity) = self.velocity.as_mut().filter(|velocity| velocity.mask) {
+            for (b, fate) in finished.fates.iter().enumerate() {
+                let velocity = &mut velocity.values[partition.range(Block(b as u32))];
+                let delivered = finished.update[b].indices();
+                // Of completed sums nothing stays here, whatever was selected.
+                match &finished.completion {
+                    Some(_) => delivered.iter().for_each(|&i| velocity[i as usize] = T::ZERO),
+                    None => {
+                        let collection = finished.collection(b, collection);
+                        mask(velocity, &delivered, fate, finished.whole[b], collection);
+                    }
+                }
+            }
+        }
+        let mut accumulator = std::mem::take(&mut finished.accumulator);
+        let mut lost = match zero {
+            true => vec![Entries::default(); finished.update.len()],
+            false => settle(&mut accumulator, &partition, &finished, collection)?,
+        };
+        let Finished { mut update, candidates, completion, .. } = finished;
+        if let Some(completion) = completion {
+            completion.commit(&mut accumulator.writable()?, &partition, &mut update, &mut lost)?;
+        }
         // Predictions of other blocks are of no use, and those that candidates were collected by must stay.
         if !self.given && partition == self.partition {
             for (b, Candidates { threshold, mut entries, .. }) in candidates.into_iter().enumerate() {
                 entries.clear();
                 (self.thresholds[b], self.spare[b]) = (threshold, entries);
-            }
-        }
-        let mut lost = vec![Entries::default(); update.len()];
-        if let Some(velocity) = self.velocity.as_mut().filter(|velocity| velocity.mask) {
-            for (b, fate) in fates.iter().enumerate() {
-                let velocity = &mut velocity.values[partition.range(Block(b as u32))];
-                mask(velocity, &delivered(b), fate, whole[b], collection(b));
-            }
-        }
-        if !zero {
-            let mut values = accumulator.writable()?;
-            for (b, (fate, dropped)) in fates.into_iter().zip(drops).enumerate() {
-                let residual = &mut values.block(&partition, Block(b as u32));
-                lost[b] = match fate {
-                    Fate::Whole if whole[b] => {
-                        // Every entry is delivered, also those that cancel to zero.
-                        residual.clear()?;
-                        Entries::default()
-                    }
-                    Fate::Whole => commit_sent(residual, &delivered(b), dropped, collection(b))?,
-                    Fate::Selected { indices, errors, remaining } => {
-                        let by_device = by_device.get(b).is_some_and(|by_device| *by_device);
-                        let chosen =
-                            Selected { indices: &indices, errors: &errors, remaining: &remaining, by_device };
-                        commit_selected(residual, &delivered(b), &chosen, dropped, collection(b))?
-                    }
-                };
             }
         }
         self.keep(accumulator, zero)?;

@@ -3,6 +3,8 @@
 //! Its driver (the runtime over real links, [`lockstep`](super::lockstep()) over queues) sends what comes out and feeds what comes
 //! in, and does the work that is handed out, here or on other threads.
 
+mod completion;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,8 +16,10 @@ use super::{Memory, Program, Progress, Tally};
 use crate::bag::wire::{DecodeError, PIECE};
 use crate::bag::{Bag, Entries};
 use crate::device::DeviceError;
-use crate::residual::NonFinite;
+use crate::residual::{Collection, NonFinite};
 use crate::{Accumulator, Element, Rank, Reduction};
+pub(crate) use completion::Completion;
+use completion::Runs;
 
 /// A message to a peer: one of the payloads of a slot.
 #[derive(Clone, Debug)]
@@ -120,6 +124,8 @@ pub struct Finished<T: Element = f32> {
     pub(crate) notes: Vec<Option<Arc<[u64]>>>,
     pub(crate) proposed: Vec<Option<Arc<[u32]>>>,
     pub(crate) own: OwnChoice,
+    /// What a second run added to the update, which is without it until it is committed.
+    pub(crate) completion: Option<Completion<T>>,
     /// Entries that this worker received over all messages; a dense value counts as one.
     pub entries_received: u64,
 }
@@ -156,17 +162,23 @@ impl<T: Element> Finished<T> {
         }
     }
 
+    /// Which residuals of a block are collected: what a worker has sent to others alone is theirs.
+    pub(crate) fn collection(&self, block: usize, collection: Collection) -> Collection {
+        if self.ends[block] { collection } else { Collection::Local }
+    }
+
     /// The number of non-zero entries of the update.
     pub fn entries(&self) -> usize {
         self.update.iter().map(Bag::nonzeros).sum()
     }
 }
 
-/// A run of one program.
+/// A run of one program, and where sums are [completed](Self::completing) of a second one.
 #[derive(Debug)]
 pub struct Execution<T: Element = f32> {
     machine: Machine<Values<T>>,
     values: Values<T>,
+    runs: Runs<T>,
 }
 
 impl<T: Element> Execution<T> {
@@ -177,7 +189,7 @@ impl<T: Element> Execution<T> {
         candidates: Vec<Candidates<T>>,
     ) -> Self {
         let (values, held) = Values::new(program, accumulator.into(), candidates);
-        Self { machine: Machine::new(held), values }
+        Self { machine: Machine::new(held), values, runs: Runs::Only }
     }
 
     /// With what the method has learnt, for rules that read it, and a seed for stochastic rounding, which must be the same
@@ -229,8 +241,18 @@ impl<T: Element> Execution<T> {
     pub fn advance(&mut self, outbox: &mut Vec<Outgoing>) -> Result<Progress<Work<T>>, ExecutionError> {
         let schedule = self.values.run.program.schedule.clone();
         let progress = self.machine.advance(&schedule, &mut self.values);
+        self.hand_out(outbox);
+        match progress? {
+            Progress::Finished if self.begin_second()? => self.advance(outbox),
+            progress => Ok(progress),
+        }
+    }
+
+    /// Appends what is to be sent. The rounds of a second run come after those of the first.
+    fn hand_out(&mut self, outbox: &mut Vec<Outgoing>) {
+        let before = self.first().map_or(0, |first| first.rounds);
+        self.values.outbox.iter_mut().for_each(|message| message.round += before);
         outbox.append(&mut self.values.outbox);
-        progress
     }
 
     /// Takes back work that was handed out and has been done.
@@ -256,7 +278,8 @@ impl<T: Element> Execution<T> {
 
     /// The latency round, from 1 on, that it is in: nothing once all is done.
     pub fn round(&self) -> Option<u64> {
-        self.values.run.program.facts.get(self.machine.place().0).map(|facts| facts.ended)
+        let before = self.first().map_or(0, |first| first.rounds);
+        self.values.run.program.facts.get(self.machine.place().0).map(|facts| before + facts.ended)
     }
 
     /// How many entries it may handle to take in this payload: all that the message may have if the payload is its last, and
@@ -303,19 +326,20 @@ impl<T: Element> Execution<T> {
     ) -> Result<(), ExecutionError> {
         let schedule = self.values.run.program.schedule.clone();
         let received = self.machine.receive(&schedule, &mut self.values, (from, round), payload);
-        outbox.append(&mut self.values.outbox);
+        self.hand_out(outbox);
         received
     }
 
     /// What committing this run will handle, once `advance` has said that it is finished.
     pub fn commitment(&self) -> Tally {
-        self.values.commitment(&self.machine.held)
+        let first = self.first().map_or(Tally::default(), |first| first.commitment);
+        first + self.values.commitment(&self.machine.held)
     }
 
     /// At how many entries committing this run looks, once `advance` has said that it is finished: at all of the blocks whose sum is
     /// dense, or of which everything was sent.
     pub fn commits(&self) -> usize {
-        self.values.commits(&self.machine.held)
+        self.first().map_or(0, |first| first.commits) + self.values.commits(&self.machine.held)
     }
 
     /// Whether a device holds the accumulator: then it is waited for where entries are chosen.
@@ -337,6 +361,11 @@ impl<T: Element> Execution<T> {
     /// # Errors
     /// What failed on a device.
     pub fn finish(self) -> Result<Finished<T>, DeviceError> {
-        self.values.finish(self.machine.held)
+        let blocks = self.values.run.program.schedule.partition.clone();
+        let finished = self.values.finish(self.machine.held)?;
+        match self.runs {
+            Runs::After(first) => first.completed(finished, &blocks),
+            Runs::Only | Runs::Before(..) => Ok(finished),
+        }
     }
 }

@@ -123,6 +123,11 @@ impl Step {
         }
     }
 
+    /// Whether it adds up what all workers have at the same indices.
+    pub(crate) fn aligns(&self) -> bool {
+        matches!(self, Step::Align { .. })
+    }
+
     /// Whether it leaves nothing out and rounds nothing.
     pub(super) fn keeps_all(&self) -> bool {
         match self {

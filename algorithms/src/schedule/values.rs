@@ -323,6 +323,7 @@ impl<T: Element> Values<T> {
             notes,
             proposed: self.agreed,
             own: self.own,
+            completion: None,
             entries_received: self.entries_received,
         })
     }

@@ -31,6 +31,9 @@ impl Member for Mutex<Option<Planned>> {
     }
 }
 
+/// What is told of gradients that are sent late.
+type Looked = (u64, (f64, f64, f64, f64), Vec<(&'static str, String)>);
+
 /// A merging strategy by its name; none for the groups that were given.
 ///
 /// # Errors
@@ -203,6 +206,22 @@ impl Gradients {
         let parts =
             [times.select, times.exchange, times.merge, times.under_way, times.blocked, times.waiting];
         Ok(parts.map(|part| part.as_secs_f64()))
+    }
+
+    /// What waits on this rank: how often it was looked at; for how many steps, how much, what of it a step delivers, and the density; and what is
+    /// found with an optimiser of this momentum, a word and a sentence each.
+    fn health(&self, py: Python<'_>, momentum: f32) -> PyResult<Looked> {
+        if !(0.0..1.0).contains(&momentum) {
+            let expected = "expected a number from 0 to below 1, such as 0.9";
+            return Err(refuse_method(
+                py,
+                format!("the momentum of the optimiser is {momentum}; {expected}"),
+            ));
+        }
+        let health = self.with(py, |planned| Ok(Ok(planned.gradients.health())))?;
+        let findings = health.findings(momentum).iter().map(|f| (f.name(), f.to_string())).collect();
+        let numbers = [health.waits(), health.waiting, health.delivered, health.density];
+        Ok((health.looks, numbers.into(), findings))
     }
 
     /// Ends the job on all ranks, with this reason.

@@ -69,7 +69,7 @@ impl Method {
             Some(Sparsity::Density(density)) => method.density(density),
             Some(Sparsity::K(k)) => method.k(k),
         };
-        let correction = Correction { momentum, mask, clip, warm_up };
+        let correction = Correction { momentum, mask, clip, warm_up, ..Correction::default() };
         correction.check().map_err(|error| refuse_method(py, error))?;
         method = match values {
             None => method,

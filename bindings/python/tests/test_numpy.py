@@ -184,6 +184,20 @@ def _checkpoints(folder):
     return digests
 
 
+def _fares():
+    """One entry of a thousand in a step."""
+    random = numpy.random.default_rng(1)
+    with gleaner.Session.join() as session:
+        gradients = session.gradients({"w": 1000}, k=1)
+        early = gradients.health(0.9)
+        for _ in range(69):
+            gradients.ready("w", random.normal(size=1000).astype("f4"))
+            gradients.wait()
+        health = gradients.health(0.9)
+        assert health.waits == health.waiting / health.delivered > 100 and health.density == 0.001, health
+        return [early.looks, early.findings, health.looks, [finding.name for finding in health.findings], health.findings[0].sentence]
+
+
 def _refuses():
     """What raised which exception with which sentence, and what was expected of both."""
     session, found = gleaner.Session.join(), []
@@ -214,6 +228,7 @@ def _refuses():
     refuses("LayoutError", "cannot take the result", lambda: session.all_reduce(array, out=numpy.zeros(5, numpy.float32)))
     refuses("LayoutError", "no parameter named 'x'", lambda: gradients.ready("x", array))
     refuses("LayoutError", "'w' has 3 entries", lambda: gradients.ready("w", array[:3]))
+    refuses("MethodError", "momentum of the optimiser is 1", lambda: gradients.health(1.0))
     session.leave()
     refuses("SessionLeft", "was left", session.barrier)
     refuses("SessionLeft", "was left", lambda: gradients.ready("w", array))
@@ -256,6 +271,11 @@ class Arrays(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for before, after in jobs.run("test_numpy:_checkpoints", 2, folder):
                 self.assertEqual(before, after)
+
+    def test_a_training_that_fares_badly_is_told_why(self):
+        for early, none, looks, names, sentence in jobs.run("test_numpy:_fares", 2):
+            self.assertEqual((early, none, looks, names), (0, [], 4, ["stale", "momentum"]))
+            self.assertIn("most of an update is of old gradients", sentence)
 
     def test_what_cannot_be_is_refused(self):
         for found in jobs.run("test_numpy:_refuses", 1):

@@ -1,6 +1,5 @@
 //! Who takes part: the methods that were named, or all that fit.
 
-use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::{Method, Rank};
 use serde::Serialize;
 
@@ -33,19 +32,19 @@ pub struct Lineup {
     pub refused: Vec<Refusal>,
 }
 
-/// Judges the methods that were chosen, for so many workers and n entries.
+/// Judges the methods that were chosen, once `set` has given them their other options, for so many workers and n entries.
 ///
 /// # Errors
 /// A method that was named and cannot run. Where all were asked for, the first one's reason if none of them can.
 pub fn enlist(
     choice: &Choice,
-    collection: Collection,
+    set: impl Fn(Method) -> Method,
     workers: u32,
     n: usize,
 ) -> Result<Lineup, ChoiceError> {
     let (mut entrants, mut refused) = (Vec::new(), Vec::new());
     for (name, method) in choice.methods() {
-        match method.and_then(|method| judge(method.residual(collection), workers, n)) {
+        match method.and_then(|method| judge(set(method), workers, n)) {
             Ok(entrant) => entrants.push(entrant),
             Err(reason) if choice.is_all() => refused.push((name, reason)),
             Err(reason) => return Err(reason),
@@ -82,7 +81,7 @@ mod tests {
 
     fn enlisted(arguments: &str, workers: u32, n: usize) -> Result<Lineup, String> {
         let command = Command::parse_from(["bench"].into_iter().chain(arguments.split(' ')));
-        enlist(&command.choice, Collection::Global, workers, n).map_err(|reason| reason.to_string())
+        enlist(&command.choice, |method| method, workers, n).map_err(|reason| reason.to_string())
     }
 
     fn names(lineup: &Lineup) -> Vec<&str> {

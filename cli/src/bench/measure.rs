@@ -46,7 +46,7 @@ pub fn measure(bench: &Bench) -> Result<Option<Report>, BenchError> {
 fn run(session: &Session, bench: &Bench) -> Result<Option<Report>, BenchError> {
     let (rank, workers, n) = (session.rank(), session.world_size(), bench.params);
     same_options(session, bench)?;
-    let Lineup { entrants, refused } = enlist(&bench.choice, bench.residual, workers as u32, n)?;
+    let Lineup { entrants, refused } = enlist(&bench.choice, |method| bench.set(method), workers as u32, n)?;
     if let Some(path) = bench.svg.as_deref().filter(|_| rank == 0) {
         picture::probe(path)?;
     }
@@ -171,7 +171,7 @@ fn same_options(session: &Session, bench: &Bench) -> Result<(), BenchError> {
     );
     for (_, method) in methods {
         options += &match method {
-            Ok(method) => format!("\n{}", method.residual(bench.residual)),
+            Ok(method) => format!("\n{}", bench.set(method)),
             Err(reason) => format!("\n{reason}"),
         };
     }

@@ -166,6 +166,7 @@ impl TrainArgs {
             mask: self.mask_momentum,
             clip: self.clip_local,
             warm_up: self.warmup_density,
+            ef21: self.levers.ef21,
         };
         correction.check()?;
         let corrected = correction.momentum > 0.0;
@@ -207,7 +208,9 @@ impl TrainArgs {
             source,
             model,
             device: self.device,
-            method: method
+            method: self
+                .levers
+                .completing(method)
                 .corrected(correction)
                 .whole_steps(whole)
                 .dense_below(self.levers.dense_below)
@@ -225,7 +228,11 @@ impl TrainArgs {
             optimizer: self.optimizer,
             rate_in_residual: self.levers.rate_in_residual,
             clip_update: self.levers.clip_update,
-            momentum: self.momentum.unwrap_or(if has_none { 0.0 } else { 0.9 }),
+            momentum: match self.levers.ef21 {
+                // All updates are added up.
+                true => 1.0,
+                false => self.momentum.unwrap_or(if has_none { 0.0 } else { 0.9 }),
+            },
             weight_decay: self.weight_decay,
             clip: (clip > 0.0).then_some(clip),
             seed: self.seed,
@@ -253,7 +260,7 @@ impl TrainArgs {
             ("--lr-drops", drop.is_none(), "shares of the run from 0 to 1", drop.unwrap_or(&0.0).to_string()),
             (
                 "--momentum",
-                (0.0..1.0).contains(&settings.momentum),
+                (0.0..1.0).contains(&settings.momentum) || self.levers.ef21,
                 "a number from 0 to below 1",
                 settings.momentum.to_string(),
             ),
@@ -280,6 +287,24 @@ impl TrainArgs {
                 !settings.rate_in_residual || self.optimizer == Optimizer::Sgd,
                 "--optimizer sgd: adam divides updates by their size, and a rate in them with it",
                 self.optimizer.name().into(),
+            ),
+            (
+                "--weight-decay",
+                !self.levers.ef21 || self.weight_decay == 0.0,
+                "0 beside --ef21, with which the optimiser adds up all that it is given",
+                self.weight_decay.to_string(),
+            ),
+            (
+                "--optimizer",
+                !self.levers.ef21 || self.optimizer == Optimizer::Sgd,
+                "sgd beside --ef21, whose updates are changes, and no gradients",
+                self.optimizer.name().into(),
+            ),
+            (
+                "--clip-update",
+                !self.levers.ef21 || self.levers.clip_update.is_none(),
+                "nothing beside --ef21, whose updates are changes, and no steps",
+                self.levers.clip_update.unwrap_or(0.0).to_string(),
             ),
             (
                 "--clip-local",

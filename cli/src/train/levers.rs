@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use gleaner_algorithms::Method;
 use gleaner_algorithms::residual::WholeSteps;
 
 use super::error::TrainError;
@@ -15,6 +16,10 @@ pub struct Levers {
     /// rate drops
     #[arg(long)]
     pub rate_in_residual: bool,
+    /// Error feedback with momentum, EF21-SGDM: workers exchange by how much their velocities have changed, and the optimiser adds it
+    /// all up; with --momentum-correction
+    #[arg(long)]
+    pub ef21: bool,
     /// Deliver every entry, as a dense ring does, in some steps: every/STEPS, drops (the last step before each drop of the learning
     /// rate), end (the last step), or several of these: every/50,end
     #[arg(long, value_delimiter = ',', value_name = "WHEN")]
@@ -22,6 +27,10 @@ pub struct Levers {
     /// Deliver all entries of parameters that have fewer than this, such as biases, in every step [default: of none]
     #[arg(long, value_name = "ENTRIES", default_value_t = 0)]
     pub dense_below: usize,
+    /// Once the entries of an update are agreed on, let every worker add what it has there, in a second exchange of at most as many
+    /// entries
+    #[arg(long)]
+    pub complete_sums: bool,
     /// The largest norm of an update; longer ones are shortened, the same on all workers [default: any length]
     #[arg(long, value_name = "NORM")]
     pub clip_update: Option<f32>,
@@ -53,6 +62,11 @@ impl FromStr for When {
 }
 
 impl Levers {
+    /// A method that completes its sums if it is to.
+    pub fn completing(&self, method: Method) -> Method {
+        if self.complete_sums { method.complete_sums() } else { method }
+    }
+
     /// The steps in which every entry is delivered, of a run of so many steps whose rate drops before these.
     pub fn whole_steps(&self, steps: u64, drops: &[u64]) -> Result<WholeSteps, TrainError> {
         let mut whole = WholeSteps::default();

@@ -156,6 +156,8 @@ pub struct Summary {
     pub bytes_per_step: f64,
     /// What a ring all-reduce of dense gradients would have received per step: 2(P−1)/P · 4n.
     pub dense_bytes_per_step: f64,
+    /// What rank 0 found in this process to stand in the way of the training.
+    pub findings: Vec<Found>,
     /// SHA-256 of the final parameters, the same on every worker.
     pub parameters_digest: String,
     /// At rank 0, what each worker did when, if it was recorded: a trace in the trace-event format.
@@ -174,6 +176,17 @@ impl Summary {
         let diverged = !last.is_finite() || last > 2.0 * first && last > first + 1.0;
         if diverged { Err(TrainError::Worse { first, last }) } else { Ok(()) }
     }
+}
+
+/// What stands in the way of a training.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Found {
+    /// A word for it.
+    pub finding: &'static str,
+    /// The step after which it was found.
+    pub step: u64,
+    /// What it is, and what helps.
+    pub sentence: String,
 }
 
 /// An evaluation on held-out data.

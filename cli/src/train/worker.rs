@@ -160,8 +160,6 @@ impl<'a> Run<'a> {
         }
         let timeline = settings.timeline.is_some().then(|| session.timeline()).transpose()?;
         let metrics = all_can(session, Metrics::of(settings, rank))?;
-        let loss_curve = Vec::new();
-        let first_step = 0;
         let run = Run {
             session,
             settings,
@@ -176,8 +174,8 @@ impl<'a> Run<'a> {
             record,
             timeline,
             metrics,
-            first_step,
-            loss_curve,
+            first_step: 0,
+            loss_curve: Vec::new(),
             evaluations: Vec::new(),
             losses: (0.0, 0),
         };
@@ -383,6 +381,7 @@ impl<'a> Run<'a> {
             bytes_received: all.bytes,
             bytes_per_step: all.bytes as f64 / steps_here as f64,
             dense_bytes_per_step: dense_bytes_per_step(workers, self.parameters.count()),
+            findings: self.exchange.findings(),
             parameters_digest: digest,
             timeline: None,
             pass_times: self.exchange.pass_times(),

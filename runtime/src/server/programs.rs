@@ -65,6 +65,12 @@ impl Pushing {
         if !method.delivers_whole().is_none() || method.is_dense_below() > 0 {
             return Err(CorrectionError::WholeServed.into());
         }
+        if method.correction().ef21 {
+            return Err(CorrectionError::Ef21Served.into());
+        }
+        if method.completes_sums() {
+            return Err(CorrectionError::SumsServed.into());
+        }
         method.selects_by().check()?;
         let (density, k) = match method.sparsity() {
             Sparsity::Density(density) => (Some(density), None),
@@ -199,4 +205,30 @@ fn proved(goal: Goal, n: usize, keep: Option<Step>, sender: Option<u32>) -> Resu
     };
     let proof = check_for(goal, [schedule(0), schedule(1)])?;
     Ok([0, 1].map(|rank| Arc::new(proof.program(Rank(rank)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use gleaner_algorithms::residual::WholeSteps;
+
+    use super::*;
+
+    #[test]
+    fn what_no_server_can_do_is_refused() {
+        let every = WholeSteps { every: NonZeroU64::new(5), at: Vec::new() };
+        let changes = Correction { momentum: 0.5, ef21: true, ..Correction::default() };
+        let spardl = Method::spardl;
+        for (method, named) in [
+            (spardl().whole_steps(every), "steps, or parameters, of which every entry is delivered"),
+            (spardl().dense_below(10), "steps, or parameters, of which every entry is delivered"),
+            (spardl().complete_sums(), "completed sums were asked for with parameter servers"),
+            (spardl().corrected(changes), "EF21 was asked for with parameter servers"),
+        ] {
+            let refusal = Pushing::of(&method).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(refusal.contains(named), "{method}: {refusal}");
+        }
+        assert!(Pushing::of(&spardl()).is_ok());
+    }
 }

@@ -11,7 +11,7 @@ use crate::job::{self, NETWORKS, Over, gradient};
 const N: usize = 900;
 const STEPS: u64 = 12;
 
-const ALL: Correction = Correction { momentum: 0.9, mask: true, clip: Some(5.0), warm_up: 8 };
+const ALL: Correction = Correction { momentum: 0.9, mask: true, clip: Some(5.0), warm_up: 8, ef21: false };
 
 fn layout() -> Layout {
     Layout::new().parameter("late", 300).group().parameter("early", 600)

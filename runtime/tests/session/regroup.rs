@@ -210,8 +210,10 @@ fn regrouping_is_as_loading_a_checkpoint_into_other_groups() {
         }
         bits(&updates)
     };
-    let corrections =
-        [Correction::default(), Correction { momentum: 0.9, mask: true, clip: Some(5.0), warm_up: 8 }];
+    let corrections = [
+        Correction::default(),
+        Correction { momentum: 0.9, mask: true, clip: Some(5.0), warm_up: 8, ef21: false },
+    ];
     for (i, method) in Method::all().enumerate() {
         for correction in corrections {
             let coding = if method.collective().is_sparse() { Coding::Qsgd4 } else { Coding::Exact };

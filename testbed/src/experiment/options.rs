@@ -28,7 +28,7 @@ const CHOOSING: &[&str] = &["density", "k", "values", "selector", "residual", "s
 pub const LAUNCHED: &[&str] = &["transport", "sockets", "plain"];
 
 /// Of `bench` alone.
-const BENCH: &[&str] = &["params", "warmup"];
+const BENCH: &[&str] = &["params", "warmup", "complete_sums"];
 
 /// Of `train` alone.
 const TRAIN: &[&str] = &[
@@ -40,6 +40,7 @@ const TRAIN: &[&str] = &[
     "optimizer",
     "momentum",
     "momentum_correction",
+    "ef21",
     "mask_momentum",
     "weight_decay",
     "clip",
@@ -48,6 +49,7 @@ const TRAIN: &[&str] = &[
     "rate_in_residual",
     "deliver_all",
     "dense_below",
+    "complete_sums",
     "warmup_density",
     "on_nonfinite",
     "evaluate_every",

@@ -38,6 +38,9 @@ impl Method {
         if !self.whole.is_none() {
             return Err(CorrectionError::WholeAuto.into());
         }
+        if self.complete {
+            return Err(CorrectionError::SumsAuto.into());
+        }
         self.competes()?;
         let asked = self.collective.options();
         let mut candidates = Vec::new();

@@ -36,6 +36,9 @@ impl fmt::Display for Method {
             write!(f, ", selected over the whole gradient")?;
         }
         write!(f, ", {} residual collection{}{}", self.collection.name(), self.correction, self.whole)?;
+        if self.complete {
+            write!(f, ", sums completed")?;
+        }
         match self.dense_below {
             0 => Ok(()),
             entries => write!(f, ", parameters of less than {entries} entries whole"),

@@ -80,6 +80,7 @@ impl Method {
             correction,
             whole: none,
             dense_below: 0,
+            complete: false,
             ..self.clone()
         };
         if whole.collective.is_sparse() && !whole.is_auto() {

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from gleaner import errors
+from gleaner._health import Finding, Health
 from gleaner._membership import Traffic
 from gleaner._native import Method, __version__
 from gleaner.errors import (
@@ -37,9 +38,11 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "Error",
+    "Finding",
     "ForkedError",
     "Gradients",
     "Handle",
+    "Health",
     "JobFailed",
     "JoinError",
     "LayoutError",

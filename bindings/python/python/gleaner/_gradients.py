@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy
 
-from gleaner import _arrays, _dlpack, _native
+from gleaner import _arrays, _dlpack, _health, _native
 from gleaner.errors import LayoutError, UnsupportedError
 
 Path = Union[str, "os.PathLike[str]"]
@@ -135,6 +135,15 @@ class Gradients:
     def step(self) -> int:
         """The number of the present step, from 0."""
         return self.native.step()
+
+    def health(self, momentum: float = 0.0) -> _health.Health:
+        """What waits on this rank and how long, and what in that stands in the way of a training whose optimiser has this momentum. It begins
+        anew with other groups and after `load`.
+
+        Raises:
+            MethodError: a momentum that is not from 0 to below 1.
+        """
+        return _health.of(self.native, momentum)
 
     @property
     def groups(self) -> Optional[List[List[str]]]:

@@ -36,10 +36,20 @@ fn momentum_is_either_the_optimizers_or_the_workers() {
     let correction = Correction { momentum: 0.8, mask: true, ..Correction::default() };
     assert_eq!((corrected.momentum, *corrected.method.correction()), (0.0, correction));
     assert!(settings(&["--momentum-correction", "0.8", "--momentum", "0"]).is_ok());
+    let ef21 = settings(&["--momentum-correction", "0.8", "--ef21"]).unwrap();
+    assert!(ef21.momentum == 1.0 && ef21.method.correction().ef21);
     for (options, named) in [
         (&["--momentum-correction", "0.8", "--momentum", "0.9"][..], "--momentum: expected 0"),
         (&["--momentum-correction", "1"], "expected a number from 0 to below 1"),
         (&["--mask-momentum"], "without momentum correction"),
+        (&["--ef21"], "without momentum correction"),
+        (&["--momentum-correction", "0.8", "--ef21", "--mask-momentum"], "with masking"),
+        (&["--momentum-correction", "0.8", "--ef21", "--weight-decay", "0.1"], "--weight-decay: expected 0"),
+        (&["--momentum-correction", "0.8", "--ef21", "--optimizer", "adam"], "--optimizer: expected sgd"),
+        (
+            &["--momentum-correction", "0.8", "--ef21", "--clip-update", "1"],
+            "--clip-update: expected nothing",
+        ),
         (&["--clip-local", "0"], "expected a number above 0"),
     ] {
         let refusal = settings(options).unwrap_err().to_string();
@@ -124,6 +134,10 @@ fn options_that_need_every_step_are_refused_beside_another_synchrony() {
         assert!(refusal.starts_with(option) && refusal.contains("synchrony"), "{refusal}");
         assert!(settings(&[&options[..], &["bsp"]].concat()).is_ok());
     }
+    let ef21 = ["--momentum-correction", "0.5", "--ef21", "--synchrony"];
+    let refusal = settings(&[&ef21[..], &["osp"]].concat()).unwrap_err().to_string();
+    assert!(refusal.starts_with("--ef21") && refusal.contains("synchrony"), "{refusal}");
+    assert!(settings(&[&ef21[..], &["bsp"]].concat()).is_ok());
     let unknown = settings(&["--synchrony", "bulk"]).unwrap_err().to_string();
     assert!(unknown.starts_with("--synchrony: ") && unknown.contains("choose one of bsp"), "{unknown}");
     let none = settings(&["--synchrony", "local/0"]).unwrap_err().to_string();

@@ -13,6 +13,7 @@ use gleaner_runtime::{Awaited, Session, Skipped, StepTimes};
 
 use super::error::TrainError;
 use super::settings::Settings;
+use super::summary::Found;
 use gleaner_trainer::optimizer::State;
 use gleaner_trainer::parameters::Parameters;
 
@@ -65,6 +66,11 @@ pub trait Exchange {
     /// What the passes of each layer took, where that is known.
     fn pass_times(&self) -> Option<PassTimes> {
         None
+    }
+
+    /// What rank 0 has found to stand in the way of the training, where that is looked at.
+    fn findings(&self) -> Vec<Found> {
+        Vec::new()
     }
 
     /// What the optimiser keeps, as a checkpoint of the model holds it; nothing where [`save`](Self::save) writes it.

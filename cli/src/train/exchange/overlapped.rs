@@ -11,7 +11,9 @@ use gleaner_runtime::{Awaited, Session};
 use super::{Ended, Exchange, Passed, Share};
 use crate::crew::{self, meanwhile};
 use crate::train::error::TrainError;
+use crate::train::levers;
 use crate::train::settings::Settings;
+use crate::train::summary::Found;
 use gleaner_trainer::optimizer::{self, Optimizer, Rate, State};
 use gleaner_trainer::parameters::Parameters;
 
@@ -27,6 +29,10 @@ pub struct Overlapped<'s> {
     /// By how much more than the mean worker this one counts, if batches differ.
     weight: Option<f64>,
     merge: &'static str,
+    /// The share of its velocity that the optimiser keeps, where it goes on with what it is given.
+    momentum: f32,
+    /// What rank 0 has found and said.
+    findings: Vec<Found>,
 }
 
 impl<'s> Overlapped<'s> {
@@ -65,7 +71,24 @@ impl<'s> Overlapped<'s> {
             rate_in_residual: settings.rate_in_residual,
             weight,
             merge: settings.merge.name(),
+            momentum: if settings.optimizer == levers::Optimizer::Sgd { settings.momentum } else { 0.0 },
+            findings: Vec::new(),
         })
+    }
+
+    /// Rank 0 says what stands in the way of the training, once each.
+    fn look_after(&mut self, step: u64) {
+        if self.session.rank() != 0 {
+            return;
+        }
+        let findings = self.overlap.gradients().health().findings(self.momentum);
+        for finding in findings {
+            if self.findings.iter().all(|found| found.finding != finding.name()) {
+                let found = Found { finding: finding.name(), step, sentence: finding.to_string() };
+                say(format_args!("gleaner: {} ({})", found.sentence, finding.options().join(", ")));
+                self.findings.push(found);
+            }
+        }
     }
 }
 
@@ -121,6 +144,7 @@ impl Exchange for Overlapped<'_> {
             let factor = self.clip_update.map_or(Ok(1.0), shortened)?;
             self.optimizer.apply(&update, parameters, rate, factor)?;
             self.session.record(step, "apply", came..Instant::now());
+            self.look_after(step);
         }
         Ok(Ended {
             came,
@@ -160,6 +184,10 @@ impl Exchange for Overlapped<'_> {
 
     fn pass_times(&self) -> Option<PassTimes> {
         self.overlap.pass_times()
+    }
+
+    fn findings(&self) -> Vec<Found> {
+        self.findings.clone()
     }
 
     fn optimizer_state(&self) -> Result<State, TrainError> {

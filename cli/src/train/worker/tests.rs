@@ -183,7 +183,7 @@ fn training_lowers_the_loss_and_reports_progress() {
     assert_eq!(fs::read_dir(record.path()).unwrap().count(), 0);
 }
 
-/// With every entry delivered, each worker's momentum before the exchange is the optimizer's after it.
+/// With every entry delivered, each worker's momentum before the exchange is the optimizer's after it; and so is the sum of its changes.
 #[test]
 fn momentum_correction_is_momentum() {
     let data = tempfile::tempdir().unwrap();
@@ -196,12 +196,16 @@ fn momentum_correction_is_momentum() {
     let correction = Correction { momentum: 0.9, ..Correction::default() };
     (settings.method, settings.momentum) = (settings.method.corrected(correction), 0.0);
     let corrected = run(&settings).unwrap().loss_curve;
-    settings.method = Method::ring();
+    let ef21 = Correction { ef21: true, ..correction };
+    (settings.method, settings.momentum) = (settings.method.corrected(ef21), 1.0);
+    let changes = run(&settings).unwrap().loss_curve;
+    (settings.method, settings.momentum) = (Method::ring(), 0.0);
     let without = run(&settings).unwrap().loss_curve;
     let far = |a: &[(u64, f64)], b: &[(u64, f64)]| {
         a.iter().zip(b).map(|((_, a), (_, b))| (a - b).abs()).fold(0.0, f64::max)
     };
     assert!(far(&optimizer, &corrected) < 1e-4, "{optimizer:?} {corrected:?}");
+    assert!(far(&optimizer, &changes) < 1e-4, "{optimizer:?} {changes:?}");
     assert!(far(&optimizer, &without) > 1e-2, "{optimizer:?} {without:?}");
 }
 

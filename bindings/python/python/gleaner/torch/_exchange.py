@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from gleaner import _native
+from gleaner import _health, _native
 from gleaner._membership import Membership
 from gleaner._method import MethodLike, as_method
 from gleaner.torch._device import OnDevice
@@ -56,6 +56,15 @@ class Exchange:
             CheckpointError: a state of another model, method, step or run, here or on another rank. Nothing has changed then.
         """
         load_state(self.gradients, state, self.session.rank, self.session.world_size)
+
+    def health(self, momentum: float = 0.0) -> _health.Health:
+        """What waits on this rank and how long, and what in that stands in the way of a training whose optimiser has this momentum. It begins
+        anew with other groups and after `load_state_dict`.
+
+        Raises:
+            MethodError: a momentum that is not from 0 to below 1.
+        """
+        return _health.of(self.gradients, momentum)
 
     @property
     def groups(self) -> Optional[List[List[str]]]:
