@@ -103,7 +103,7 @@ pub struct Report {
     params: usize,
     k: usize,
     /// One plain read of a gradient.
-    read_seconds: f64,
+    seconds_read: f64,
     selectors: Vec<judge::Row>,
 }
 
@@ -139,7 +139,7 @@ pub fn run(arguments: &Select) -> Result<(), SelectError> {
         workers: gradients.len(),
         params: n,
         k,
-        read_seconds: measured.read,
+        seconds_read: measured.read,
         selectors: rows
             .map(|(entrant, one)| judge::judge(entrant, one, &measured, &gradients, &exact, k))
             .collect(),

@@ -19,12 +19,12 @@ pub struct Row {
     pub groups: usize,
     /// Behind how many layers each group ends.
     pub ends: Vec<usize>,
-    #[serde(rename = "iteration_seconds")]
+    #[serde(rename = "seconds_iteration")]
     pub iteration: f64,
     /// By how much selection ends after the backward pass alone would.
-    #[serde(rename = "selecting_seconds")]
+    #[serde(rename = "seconds_selecting")]
     pub selecting: f64,
-    #[serde(rename = "exposed_seconds")]
+    #[serde(rename = "seconds_exposed")]
     pub non_overlapped: f64,
     /// The share of the exchange that is under way while something is computed or selected.
     #[serde(rename = "hidden_share")]
@@ -72,9 +72,9 @@ pub struct Plan<'a> {
     /// Where the layers' times come from.
     #[serde(rename = "times")]
     pub share: &'static str,
-    #[serde(rename = "forward_seconds")]
+    #[serde(rename = "seconds_forward")]
     pub forward: f64,
-    #[serde(rename = "backward_seconds")]
+    #[serde(rename = "seconds_backward")]
     pub backward: f64,
     pub method: String,
     #[serde(skip)]

@@ -47,7 +47,7 @@ struct Row {
 struct Report {
     workers: u32,
     params: usize,
-    #[serde(rename = "latency_seconds")]
+    #[serde(rename = "seconds_latency")]
     latency: f64,
     #[serde(rename = "bandwidth_bytes_per_second")]
     bytes_per_second: f64,

@@ -17,7 +17,7 @@ pub fn text(report: &Report) -> String {
         text,
         "{} gradient{s} of n = {n}, k = {k}; one read of a gradient takes {:.2} ms\n",
         report.workers,
-        1e3 * report.read_seconds
+        1e3 * report.seconds_read
     );
     let widest = report.selectors.iter().map(|row| row.selector.len()).max().unwrap_or(0).max(8);
     let _ = write!(text, "{:widest$}", "selector");

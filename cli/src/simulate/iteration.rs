@@ -77,17 +77,17 @@ struct Row {
     /// Behind how many layers each group of the optimum ends.
     ends: Vec<usize>,
     /// Merged as the optimum is.
-    #[serde(rename = "iteration_seconds")]
+    #[serde(rename = "seconds_iteration")]
     iteration: f64,
-    #[serde(rename = "exposed_seconds")]
+    #[serde(rename = "seconds_exposed")]
     non_overlapped: f64,
     /// All layers at once, and each by itself.
-    #[serde(rename = "single_seconds")]
+    #[serde(rename = "seconds_single")]
     single: f64,
-    #[serde(rename = "layer_wise_seconds")]
+    #[serde(rename = "seconds_layer_wise")]
     layer_wise: f64,
     /// Merged as the optimum is of the closed form's costs, by these: what gleaner merge-plan says of the same machine and links.
-    #[serde(rename = "forecast_seconds")]
+    #[serde(rename = "seconds_forecast")]
     forecast: Option<f64>,
 }
 
@@ -96,9 +96,9 @@ struct Iterations<'a> {
     model: &'a str,
     workers: u32,
     params: usize,
-    #[serde(rename = "forward_seconds")]
+    #[serde(rename = "seconds_forward")]
     forward: f64,
-    #[serde(rename = "backward_seconds")]
+    #[serde(rename = "seconds_backward")]
     backward: f64,
     methods: Vec<Row>,
     refused: Vec<Refused>,

@@ -19,9 +19,9 @@ const GOODPUT: f64 = 1448.0 / 1538.0;
 #[derive(Debug, Serialize)]
 struct Row {
     synchrony: String,
-    #[serde(rename = "step_seconds")]
+    #[serde(rename = "seconds_step")]
     step: f64,
-    #[serde(rename = "batch_synchronisation_seconds")]
+    #[serde(rename = "seconds_batch_synchronisation")]
     batch_synchronisation: f64,
     /// Samples in a second where a batch is given, else passes.
     throughput: f64,
@@ -37,7 +37,7 @@ struct Synchronies<'a> {
     params: usize,
     workers: u32,
     servers: usize,
-    #[serde(rename = "pass_seconds")]
+    #[serde(rename = "seconds_pass")]
     pass: f64,
     batch: Option<u32>,
     synchronies: Vec<Row>,

@@ -31,7 +31,7 @@ pub struct Row {
     #[serde(rename = "seconds_merge")]
     pub merge: f64,
     /// The step by the closed form, with the same machine and links; none where it does not know of them.
-    #[serde(rename = "forecast_seconds")]
+    #[serde(rename = "seconds_forecast")]
     pub forecast: Option<f64>,
 }
 

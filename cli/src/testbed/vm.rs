@@ -58,7 +58,7 @@ pub struct Vm {
     #[arg(long)]
     verbose: bool,
 
-    /// Ends standard output with a line of JSON: exit_code, started_in_seconds, ran_for_seconds, reason.
+    /// Ends standard output with a line of JSON: exit_code, seconds_starting, seconds_running, reason.
     #[arg(long)]
     json: bool,
 
@@ -95,8 +95,8 @@ pub fn run(vm: &Vm) -> Result<ExitCode, String> {
         let ended = ended.ok();
         let summary = json!({
             "exit_code": exit_code,
-            "started_in_seconds": ended.map(|ended| ended.started_in.as_secs_f64()),
-            "ran_for_seconds": ended.map(|ended| ended.ran_for.as_secs_f64()),
+            "seconds_starting": ended.map(|ended| ended.started_in.as_secs_f64()),
+            "seconds_running": ended.map(|ended| ended.ran_for.as_secs_f64()),
             "reason": reason,
         });
         crate::report::print(&format!("{summary}\n")).map_err(|e| e.to_string())?;

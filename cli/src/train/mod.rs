@@ -104,7 +104,7 @@ fn table(s: &Summary) -> String {
     let rows = [
         (
             "model",
-            format!("{} with {} parameters, on {}", s.model, units::grouped(s.parameters as u64), s.data),
+            format!("{} with {} parameters, on {}", s.model, units::grouped(s.params as u64), s.data),
         ),
         ("workers", format!("{}{}, exchanging by {}{}", s.workers, servers(s.servers), s.method, under(s))),
         (
@@ -121,7 +121,7 @@ fn table(s: &Summary) -> String {
         ("throughput", throughput(s)),
         ("batches", batches(s)),
         ("paced", paced(s)),
-        ("stragglers", stragglers(&s.waited_seconds)),
+        ("stragglers", stragglers(&s.seconds_waited)),
         (
             "groups",
             format!(
@@ -129,7 +129,7 @@ fn table(s: &Summary) -> String {
                 s.groups,
                 s.merge,
                 s.hidden_share * 100.0,
-                blocked(s.blocked_seconds),
+                blocked(s.seconds_blocked),
             ),
         ),
         (
@@ -168,15 +168,15 @@ fn throughput(s: &Summary) -> String {
         0.0 => String::new(),
         share => format!("; {:.0}% of the gradient during the next pass", 100.0 * share),
     };
-    let beside = s.batch_computation_seconds_colocated.zip(s.batch_computation_seconds_apart);
+    let beside = s.seconds_batch_computation_colocated.zip(s.seconds_batch_computation_apart);
     let beside = beside.map_or(String::new(), |(with, apart)| {
         format!(" ({:.1} beside a server, {:.1} elsewhere)", 1e3 * with, 1e3 * apart)
     });
     format!(
         "{:.1} samples/s{bound}: {:.1} ms computing{beside} and {:.1} ms synchronising a step{background}",
         s.throughput,
-        1e3 * s.batch_computation_seconds,
-        1e3 * s.batch_synchronisation_seconds,
+        1e3 * s.seconds_batch_computation,
+        1e3 * s.seconds_batch_synchronisation,
     )
 }
 
@@ -185,7 +185,7 @@ fn batches(s: &Summary) -> String {
     if s.batches.iter().all(|&samples| samples == s.batches[0]) {
         return String::new();
     }
-    let of = s.batches.iter().zip(&s.batch_computation_seconds_by_rank);
+    let of = s.batches.iter().zip(&s.seconds_batch_computation_by_rank);
     let of: Vec<String> =
         of.map(|(samples, seconds)| format!("{samples} in {:.1} ms", 1e3 * seconds)).collect();
     format!("by rank: {} of computing", of.join(", "))
@@ -195,7 +195,7 @@ fn batches(s: &Summary) -> String {
 fn paced(s: &Summary) -> String {
     let words =
         |seconds| format!("passes were made to take {:.1} ms or more; they would be shorter", 1e3 * seconds);
-    s.paced_seconds.map_or(String::new(), words)
+    s.seconds_paced.map_or(String::new(), words)
 }
 
 /// For whom the others waited, and who they were; the two that were waited for longest.
@@ -250,8 +250,8 @@ fn iteration(s: &Summary) -> String {
             .zip(hidden)
             .map(|(seconds, hidden)| format!("{:.1} ms and {:.0}% hidden", 1e3 * seconds, 100.0 * hidden))
     };
-    let expected = told(s.expected_iteration_seconds, s.expected_hidden_share);
-    let planned = told(s.planned_iteration_seconds, s.planned_hidden_share);
+    let expected = told(s.seconds_expected_iteration, s.expected_hidden_share);
+    let planned = told(s.seconds_planned_iteration, s.planned_hidden_share);
     let expects = match (expected, planned) {
         (Some(expected), Some(planned)) if planned == expected => format!("; the plan expects {expected}"),
         (Some(expected), Some(planned)) => {
@@ -259,7 +259,7 @@ fn iteration(s: &Summary) -> String {
         }
         _ => String::new(),
     };
-    format!("{:.1} ms{expects}", 1e3 * s.iteration_seconds)
+    format!("{:.1} ms{expects}", 1e3 * s.seconds_iteration)
 }
 
 fn blocked(seconds: f64) -> String {

@@ -121,7 +121,7 @@ fn turns(method: &str, records: &[Record]) -> Vec<(u32, f64)> {
 
 /// The seconds of a step. A training's `seconds` are those of all its steps.
 fn step(report: &Value) -> Option<f64> {
-    report.get("iteration_seconds").or_else(|| report.get("seconds"))?.as_f64()
+    report.get("seconds_iteration").or_else(|| report.get("seconds"))?.as_f64()
 }
 
 fn row(name: &Value, records: &[Record]) -> Option<Row> {
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_step_of_a_training_is_its_iteration() {
-        let ours = || Outcome::Done(json!({"seconds": 16.0, "iteration_seconds": 0.4}));
+        let ours = || Outcome::Done(json!({"seconds": 16.0, "seconds_iteration": 0.4}));
         let theirs = || Outcome::Done(json!({"seconds": 0.2}));
         let turn = |turn| [record("ring", turn, ours(), [9, 9]), record("ddp", turn, theirs(), [9, 9])];
         let rows = rows(&[turn(0), turn(1)].concat());
@@ -218,7 +218,7 @@ mod tests {
         assert!((spardl.seconds - 0.2).abs() < 1e-12 && spardl.turns == 2 && gloo.turns == 1);
         assert_eq!((spardl.bytes_received, ring.bytes_received, gloo.bytes_received), (100.0, 400.0, 800.0));
         assert_eq!((ring.bytes_to_spardl, gloo.bytes_to_ring), (Some(4.0), Some(2.0)));
-        let trained = Outcome::Done(json!({"seconds": 60.0, "iteration_seconds": 0.2}));
+        let trained = Outcome::Done(json!({"seconds": 60.0, "seconds_iteration": 0.2}));
         assert_eq!(super::rows(&[record("ring", 0, trained, [7, 7])])[0].seconds, 0.2);
         assert!((gloo.seconds_to_ring.unwrap() - 1.5).abs() < 1e-12);
         assert!((gloo.seconds_to_spardl.unwrap() - 3.0).abs() < 1e-12);

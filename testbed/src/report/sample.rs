@@ -153,15 +153,15 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
     let number = |name: &str| object.get(name).and_then(Value::as_f64).filter(|n| n.is_finite());
     let case = |name: &str| record.case.get(name).map(text);
     let training = case("command").map_or(object.contains_key("held_out_loss"), |command| command == "train");
-    let params = number("params").or(number("parameters")).filter(|n| *n > 0.0);
+    let params = number("params").filter(|n| *n > 0.0);
     let steps = number("steps").filter(|s| *s > 0.0);
     let seconds = if training { training_step(&number) } else { exchange_step(object, &number) };
     let names = if training {
-        ["forward_seconds", "backward_seconds", "exposed_seconds"]
+        ["seconds_forward", "seconds_backward", "seconds_exposed"]
     } else {
         ["slowest_select", "slowest_exchange", "slowest_merge"]
     };
-    let whole = if training { number("iteration_seconds") } else { seconds.map(|spread| spread.value) };
+    let whole = if training { number("seconds_iteration") } else { seconds.map(|spread| spread.value) };
     let evaluations = object.get("evaluations").and_then(Value::as_array);
     Sample {
         kind: if training { Kind::Training } else { Kind::Exchange },
@@ -201,7 +201,7 @@ fn of_epochs(sample: &mut Sample, object: &Map<String, Value>) {
     let mean = |name: &str| Some(Spread::mean(&told(name))?.value);
     sample.kind = Kind::Regression;
     sample.seconds = Spread::quartiles(&told("seconds"));
-    let parts = mean("seconds").zip(mean("communication_seconds"));
+    let parts = mean("seconds").zip(mean("seconds_communication"));
     sample.parts = parts.map(|(whole, communication)| [whole - communication, communication, 0.0]);
     sample.bytes = mean("bytes_received");
     sample.interface_bytes = None;

@@ -187,7 +187,7 @@ fn strategies_of_merging_stand_beside_each_other_with_the_parts_of_their_iterati
         let mut record = training("spardl", 1, 1.0, &[4.0]);
         record.case.insert("merge".into(), merge.into());
         if let crate::record::Outcome::Done(done) = &mut record.outcome {
-            let names = ["iteration_seconds", "forward_seconds", "backward_seconds", "exposed_seconds"];
+            let names = ["seconds_iteration", "seconds_forward", "seconds_backward", "seconds_exposed"];
             for (name, part) in names.into_iter().zip(parts) {
                 done[name] = part.into();
             }
@@ -231,10 +231,10 @@ fn bytes_of_an_interface_need_the_warm_up_and_a_job_of_ones_own() {
     assert!(interface(vec![with(0, "spardl", &together), with(0, "topka", &together)]).is_empty());
 }
 
-fn training(method: &str, seed: u32, step_seconds: f64, losses: &[f64]) -> Record {
+fn training(method: &str, seed: u32, seconds_step: f64, losses: &[f64]) -> Record {
     let evaluation = |(i, loss): (usize, &f64)| {
         let training = (i > 0).then_some(loss / 2.0);
-        json!({"step": 10 * i, "seconds": step_seconds * 10.0 * i as f64, "held_out_loss": loss, "held_out_accuracy": null,
+        json!({"step": 10 * i, "seconds": seconds_step * 10.0 * i as f64, "held_out_loss": loss, "held_out_accuracy": null,
             "training_loss": training, "bytes_received": 1000 * i * (1 + seed as usize)})
     };
     let evaluations: Vec<Value> = losses.iter().enumerate().map(evaluation).collect();
@@ -362,8 +362,8 @@ fn metrics_of_synchronies_are_means_over_seeds() {
         record(
             case,
             0,
-            json!({"throughput": throughput, "throughput_at_bound": null, "batch_synchronisation_seconds": 0.5,
-            "batch_computation_seconds": 0.25, "batch_computation_seconds_apart": 0.125, "best_step": 40, "held_out_loss": 1.0}),
+            json!({"throughput": throughput, "throughput_at_bound": null, "seconds_batch_synchronisation": 0.5,
+            "seconds_batch_computation": 0.25, "seconds_batch_computation_apart": 0.125, "best_step": 40, "held_out_loss": 1.0}),
         )
     };
     let records = vec![trained("bsp", 1, 10.0), trained("osp", 1, 14.0), trained("osp", 2, 18.0)];

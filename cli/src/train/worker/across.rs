@@ -10,7 +10,7 @@ pub struct All {
     /// What the worker that received most received.
     pub bytes: u64,
     pub waiting_share: f64,
-    pub blocked_seconds: f64,
+    pub seconds_blocked: f64,
     pub times: Times,
     /// Samples of all workers in a second, and of those at the bound of what may be in the background.
     pub throughput: f64,
@@ -82,7 +82,7 @@ pub fn all_workers(
     Ok(All {
         bytes: most(0) as u64,
         waiting_share: most(1),
-        blocked_seconds: most(2),
+        seconds_blocked: most(2),
         times,
         throughput: rate(3, 4),
         throughput_at_bound: (most(8) > 0.0).then(|| rate(8, 9)),
