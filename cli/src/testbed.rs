@@ -4,7 +4,6 @@ mod chaos;
 mod down;
 mod exec;
 mod pages;
-mod peers;
 mod relay;
 mod report;
 mod run;
@@ -27,7 +26,6 @@ pub enum Testbed {
     Run(run::Run),
     Report(report::Report),
     Pages(pages::Pages),
-    Peers(peers::Peers),
     Chaos(chaos::Chaos),
     #[command(hide = true)]
     Relay(relay::Relay),
@@ -46,7 +44,6 @@ pub fn run(testbed: &Testbed) -> Result<ExitCode, String> {
         Testbed::Run(arguments) => run::run(arguments),
         Testbed::Report(arguments) => report::run(arguments),
         Testbed::Pages(arguments) => pages::run(arguments),
-        Testbed::Peers(arguments) => peers::run(arguments),
         Testbed::Chaos(arguments) => chaos::run(arguments),
         Testbed::Relay(arguments) => relay::run(arguments),
         Testbed::ChaosWorker(arguments) => chaos::work(arguments),

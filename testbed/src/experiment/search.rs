@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use toml::Spanned;
 
+use super::Experiment;
 use super::case::Case;
 use super::error::Problem;
 use super::file::{Keys, Placed, scalar};
@@ -157,7 +158,9 @@ impl Trials<'_> {
     /// What came of a case, unless that was measured before.
     fn measure(&mut self, program: &OsStr, case: &Case) -> Result<Outcome, Stopped> {
         let jobs = vec![Job::ours(program.as_ref(), std::slice::from_ref(case))];
-        let one = Plan { jobs, turns: 1, chaos: Vec::new(), search: None, ..self.plan.clone() };
+        let experiment =
+            Experiment { turns: 1, chaos: Vec::new(), search: None, ..self.plan.experiment.clone() };
+        let one = Plan { jobs, experiment };
         if let Some(code) = one.run(&self.options, &mut *self.on_progress)?.interrupted {
             return Err(Stopped::Signal(code));
         }
@@ -172,7 +175,7 @@ impl Trials<'_> {
 
 impl Search {
     /// Finds the numbers that jobs lack, and puts them into their commands.
-    pub(super) fn settle(
+    pub(super) fn find_numbers(
         &self,
         plan: &Plan,
         sequence: &mut [(u32, Job)],
