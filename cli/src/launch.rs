@@ -125,7 +125,7 @@ pub fn run(launch: Launch) -> ExitCode {
             "reason": failure.map(|failure| failure.reason.clone()).or(error),
         });
         let was_interrupted = matches!(&outcome, Ok(Outcome { exit_code: 1.., failure: None }));
-        print(format!("{summary}\n"), was_interrupted);
+        print(crate::report::json(&summary), was_interrupted);
     }
     ExitCode::from(exit_code)
 }
@@ -136,7 +136,7 @@ fn print(text: String, was_interrupted: bool) {
     thread::spawn(move || printed.send(crate::report::print(&text)));
     let limit = if was_interrupted { Duration::from_secs(1) } else { Duration::MAX };
     if let Ok(Err(error)) = is_printed.recv_timeout(limit) {
-        say(format_args!("gleaner launch: the summary cannot be printed: {error}"));
+        say(format_args!("gleaner launch: {error}"));
     }
 }
 

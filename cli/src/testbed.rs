@@ -15,6 +15,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+use crate::report::CommandError;
+
 /// Emulate networks, run experiments on them, and report
 #[derive(Debug, Subcommand)]
 pub enum Testbed {
@@ -34,7 +36,7 @@ pub enum Testbed {
 }
 
 /// Runs the subcommand.
-pub fn run(testbed: &Testbed) -> Result<ExitCode, String> {
+pub fn run(testbed: &Testbed) -> Result<ExitCode, CommandError> {
     match testbed {
         Testbed::Up(arguments) => up::run(arguments),
         Testbed::Down(arguments) => down::run(arguments),

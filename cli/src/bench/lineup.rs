@@ -1,10 +1,10 @@
-//! Who takes part: the methods that were named, or all that fit.
+//! Which methods are measured: those that were named, or all that can run.
 
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::{Method, Rank};
-use serde::Serialize;
 
-use crate::choice::{self, Choice, ChoiceError};
+use crate::choice::{self, Choice, Refusal};
+use crate::report::CommandError;
 
 /// A method that is measured.
 #[derive(Clone, Debug)]
@@ -15,25 +15,7 @@ pub struct Entrant {
     pub k: usize,
 }
 
-/// A method that is not, and why.
-#[derive(Clone, Debug, Serialize)]
-pub struct Refusal {
-    /// Its name.
-    pub method: String,
-    /// A sentence.
-    pub reason: String,
-}
-
-/// All of them.
-#[derive(Clone, Debug)]
-pub struct Lineup {
-    /// In the order in which they were named or are listed.
-    pub entrants: Vec<Entrant>,
-    /// Only where all methods were asked for.
-    pub refused: Vec<Refusal>,
-}
-
-/// Judges the methods that were chosen, for so many workers and n entries.
+/// The methods that were chosen and can run among so many workers with n entries, and where all were asked for, the others.
 ///
 /// # Errors
 /// A method that was named and cannot run. Where all were asked for, the first one's reason if none of them can.
@@ -42,30 +24,17 @@ pub fn enlist(
     collection: Collection,
     workers: u32,
     n: usize,
-) -> Result<Lineup, ChoiceError> {
-    let (mut entrants, mut refused) = (Vec::new(), Vec::new());
-    for (name, method) in choice.methods() {
-        match method.and_then(|method| judge(method.residual(collection), workers, n)) {
-            Ok(entrant) => entrants.push(entrant),
-            Err(reason) if choice.is_all() => refused.push((name, reason)),
-            Err(reason) => return Err(reason),
+) -> Result<(Vec<Entrant>, Vec<Refusal>), CommandError> {
+    choice.each(|_, method| {
+        let method = method.residual(collection);
+        let k = choice::k(&method, workers, n)?;
+        if method.is_auto() {
+            method.candidates(workers, n)?;
+        } else {
+            method.schedule(Rank(0), workers, n)?;
         }
-    }
-    if entrants.is_empty() && !refused.is_empty() {
-        return Err(refused.remove(0).1);
-    }
-    let refused = refused.into_iter().map(|(method, reason)| Refusal { method, reason: reason.to_string() });
-    Ok(Lineup { entrants, refused: refused.collect() })
-}
-
-fn judge(method: Method, workers: u32, n: usize) -> Result<Entrant, ChoiceError> {
-    let k = choice::k(&method, workers, n)?;
-    if method.is_auto() {
-        method.candidates(workers, n)?;
-    } else {
-        method.schedule(Rank(0), workers, n)?;
-    }
-    Ok(Entrant { method, k })
+        Ok(Entrant { method, k })
+    })
 }
 
 #[cfg(test)]

@@ -217,8 +217,8 @@ impl Calibration {
         if let Some(latency) = wanted.latency {
             let asked = latency.as_secs_f64();
             if self.latency > SAME_LATENCY * asked || asked > SAME_LATENCY * self.latency {
-                let told = |seconds: f64| format!("a latency of {:.0} µs", 1e6 * seconds);
-                return other("network", told(self.latency), told(asked));
+                let words = |seconds: f64| format!("a latency of {:.0} µs", 1e6 * seconds);
+                return other("network", words(self.latency), words(asked));
             }
         }
         Ok(())

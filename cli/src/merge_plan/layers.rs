@@ -49,15 +49,12 @@ pub enum LayersError {
     /// Layers that cannot be.
     #[error(transparent)]
     Merging(#[from] MergingError),
-    /// A quantity that cannot be read.
-    #[error("{0}")]
-    Quantity(String),
 }
 
 /// A layer as files and reports have it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Told {
+pub struct NamedLayer {
     /// Its name.
     pub name: String,
     /// How many parameters it has.
@@ -75,7 +72,7 @@ pub struct File {
     #[serde(default)]
     pub forward: Option<f64>,
     /// In the order in which backpropagation finishes them.
-    pub layers: Vec<Told>,
+    pub layers: Vec<NamedLayer>,
 }
 
 /// What is planned for.
@@ -83,7 +80,7 @@ pub struct Layers {
     /// The model's name, or the file's.
     pub model: String,
     /// In the order in which backpropagation finishes them, all with times.
-    pub told: Vec<Told>,
+    pub list: Vec<NamedLayer>,
     /// Where the times come from, in words.
     pub share: &'static str,
     /// The same for the evaluator.
@@ -104,27 +101,27 @@ impl Layers {
             Some(model) => model
                 .tensors()?
                 .into_iter()
-                .map(|t| Told { name: t.name, entries: t.entries, seconds: None })
+                .map(|t| NamedLayer { name: t.name, entries: t.entries, seconds: None })
                 .collect(),
             None => Vec::new(),
         };
-        let (of_file, mut told) = match path {
+        let (of_file, mut list) = match path {
             Some(path) => read(path)?,
             None => (None, known.clone()),
         };
         if let (Some(name), Some(path)) = (name, path) {
-            same(name, path, &known, &told)?;
+            same(name, path, &known, &list)?;
         }
-        let timed = told.iter().any(|layer| layer.seconds.is_some());
+        let timed = list.iter().any(|layer| layer.seconds.is_some());
         if let (true, Some(_), Some(path)) = (timed, backward, path) {
             return Err(LayersError::Twice { path: path.into() });
         }
         if let (false, Some(backward)) = (timed, backward) {
-            let each = backward.as_secs_f64() / told.len().max(1) as f64;
-            told.iter_mut().for_each(|layer| layer.seconds = Some(each));
+            let each = backward.as_secs_f64() / list.len().max(1) as f64;
+            list.iter_mut().for_each(|layer| layer.seconds = Some(each));
         }
         let mut layers = Vec::new();
-        for Told { name, entries, seconds } in &told {
+        for NamedLayer { name, entries, seconds } in &list {
             let layer = || format!("layer '{name}'");
             let backward = seconds.ok_or_else(|| LayersError::Missing { layer: layer() })?;
             if !backward.is_finite() || backward < 0.0 {
@@ -138,17 +135,17 @@ impl Layers {
         let model =
             name.map_or_else(|| path.map(|p| p.display().to_string()).unwrap_or_default(), str::to_owned);
         let share = if timed { "as given" } else { "the same for every layer (assumed)" };
-        Ok(Self { model, told, share, pass })
+        Ok(Self { model, list, share, pass })
     }
 
     /// The entries of all layers.
     pub fn entries(&self) -> usize {
-        self.told.iter().map(|layer| layer.entries).sum()
+        self.list.iter().map(|layer| layer.entries).sum()
     }
 }
 
 /// The forward pass, if it is given, and the layers.
-fn read(path: &Path) -> Result<(Option<f64>, Vec<Told>), LayersError> {
+fn read(path: &Path) -> Result<(Option<f64>, Vec<NamedLayer>), LayersError> {
     let text = fs::read_to_string(path).map_err(|source| LayersError::Read { path: path.into(), source })?;
     let wrong = |what| LayersError::Format { path: path.into(), what };
     if text.trim_start().starts_with('{') {
@@ -164,21 +161,21 @@ fn read(path: &Path) -> Result<(Option<f64>, Vec<Told>), LayersError> {
     }
     let layer = |(number, line): (usize, &str)| {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
-        let told = || {
+        let layer = || {
             let seconds = match fields.get(2).filter(|text| !text.is_empty()) {
                 Some(text) => Some(text.parse().ok()?),
                 None => None,
             };
             let fits = fields.len() == header.split(',').count() && !fields[0].is_empty();
-            fits.then_some(Told { name: fields[0].to_owned(), entries: fields[1].parse().ok()?, seconds })
+            fits.then_some(NamedLayer { name: fields[0].to_owned(), entries: fields[1].parse().ok()?, seconds })
         };
-        told().ok_or_else(|| wrong(format!("line {number} is '{line}'")))
+        layer().ok_or_else(|| wrong(format!("line {number} is '{line}'")))
     };
     Ok((None, lines.map(layer).collect::<Result<_, _>>()?))
 }
 
 /// Refuses layers of a file that are not those of the model.
-fn same(name: &str, path: &Path, known: &[Told], found: &[Told]) -> Result<(), LayersError> {
+fn same(name: &str, path: &Path, known: &[NamedLayer], found: &[NamedLayer]) -> Result<(), LayersError> {
     let another = |what| Err(LayersError::Another { path: path.into(), model: name.into(), what });
     if known.len() != found.len() {
         return another(format!("it has {} layers, {name} has {} tensors", found.len(), known.len()));

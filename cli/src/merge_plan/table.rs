@@ -9,7 +9,7 @@ use gleaner_algorithms::merging::{
 use gleaner_units::grouped;
 use serde::{Serialize, Serializer};
 
-use super::layers::Told;
+use super::layers::NamedLayer;
 use crate::report::{columns, ms};
 
 /// What a strategy makes of the layers. The names are those of the JSON object; times are in seconds.
@@ -68,7 +68,7 @@ impl Row {
 #[derive(Debug, Serialize)]
 pub struct Plan<'a> {
     pub model: &'a str,
-    pub layers: &'a [Told],
+    pub layers: &'a [NamedLayer],
     /// Where the layers' times come from.
     #[serde(rename = "times")]
     pub share: &'static str,
@@ -99,12 +99,6 @@ fn place<S: Serializer>(place: &Placement, serializer: S) -> Result<S::Ok, S::Er
 }
 
 impl Plan<'_> {
-    /// As one JSON object.
-    pub fn json(&self) -> String {
-        // Numbers and names always serialise.
-        serde_json::to_string(self).unwrap_or_default() + "\n"
-    }
-
     /// As a table.
     pub fn table(&self, picture: Option<&Path>) -> String {
         let header =

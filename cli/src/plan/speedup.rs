@@ -99,12 +99,6 @@ impl Speedup {
         )
     }
 
-    /// As one JSON object.
-    pub fn json(&self) -> String {
-        // Numbers and fixed names always serialise.
-        serde_json::to_string(self).unwrap_or_default() + "\n"
-    }
-
     /// As a table of whole decades.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n{}\n\n{:>14}", self.heading(), self.below(), "parameters");

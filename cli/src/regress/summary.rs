@@ -111,10 +111,6 @@ impl Summary {
         }
     }
 
-    pub fn json(&self) -> String {
-        format!("{}\n", serde_json::json!(self))
-    }
-
     /// A row for each epoch, and what there is to say of all.
     pub fn table(&self) -> String {
         let s = if self.workers == 1 { "" } else { "s" };
@@ -178,10 +174,6 @@ impl PredictionSummary {
             accuracy: evaluation.and_then(|evaluation| evaluation.accuracy),
             auc: evaluation.and_then(|evaluation| evaluation.auc),
         }
-    }
-
-    pub fn json(&self) -> String {
-        format!("{}\n", serde_json::json!(self))
     }
 
     pub fn table(&self) -> String {

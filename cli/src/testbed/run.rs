@@ -14,7 +14,7 @@ use indicatif::{HumanDuration, ProgressBar};
 use serde_json::json;
 
 use crate::crew;
-use crate::report;
+use crate::report::{self, CommandError};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,8 +57,8 @@ pub struct Run {
 }
 
 /// Runs it.
-pub fn run(run: &Run) -> Result<ExitCode, String> {
-    let experiment = Experiment::read(&run.file).map_err(|e| e.to_string())?;
+pub fn run(run: &Run) -> Result<ExitCode, CommandError> {
+    let experiment = Experiment::read(&run.file)?;
     let program =
         std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
     let peers = experiment.jobs.iter().flatten().filter(|case| case.is_of_peer());
@@ -70,7 +70,7 @@ pub fn run(run: &Run) -> Result<ExitCode, String> {
     let plan = Plan::of(experiment, &program, kit.as_ref());
     plan.jobs.iter().filter(|job| job.again.is_none()).try_for_each(|job| check(job, &plan))?;
     if run.dry_run {
-        report::print(&listed(&plan)).map_err(|e| e.to_string())?;
+        report::print(&listed(&plan))?;
         return Ok(ExitCode::SUCCESS);
     }
     say(format_args!("gleaner testbed: {}", plan.experiment.title));
@@ -113,11 +113,11 @@ fn check(job: &Job, plan: &Plan) -> Result<(), String> {
 }
 
 /// Runs a plan with a bar, and prints a summary.
-fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, String> {
+fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, CommandError> {
     let bar = crew::bar(0);
     let tally = plan.run(options, |progress| draw(&bar, progress));
     bar.finish_and_clear();
-    let tally = tally.map_err(|e| e.to_string())?;
+    let tally = tally?;
     tell(&tally, options);
     if json {
         let summary = json!({
@@ -130,7 +130,7 @@ fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, Strin
             "bound_by_processors": tally.bound_by_processors,
             "interrupted": tally.interrupted,
         });
-        report::print(&format!("{summary}\n")).map_err(|e| e.to_string())?;
+        report::print(&format!("{summary}\n"))?;
     }
     let failed = u8::from(!tally.failed.is_empty());
     Ok(ExitCode::from(tally.interrupted.unwrap_or(failed)))

@@ -12,6 +12,8 @@ use gleaner_units as units;
 use indicatif::ProgressBar;
 use serde_json::json;
 
+use crate::report::CommandError;
+
 const EXAMPLES: &str = "\
 Examples:
   gleaner testbed vm -- gleaner testbed up --hosts 2 --latency 1ms
@@ -68,7 +70,7 @@ pub struct Vm {
 }
 
 /// Runs it.
-pub fn run(vm: &Vm) -> Result<ExitCode, String> {
+pub fn run(vm: &Vm) -> Result<ExitCode, CommandError> {
     let machine = Machine {
         command: vm.command.clone(),
         share: vm.share.clone(),
@@ -99,7 +101,7 @@ pub fn run(vm: &Vm) -> Result<ExitCode, String> {
             "seconds_running": ended.map(|ended| ended.ran_for.as_secs_f64()),
             "reason": reason,
         });
-        crate::report::print(&format!("{summary}\n")).map_err(|e| e.to_string())?;
+        crate::report::print(&format!("{summary}\n"))?;
     }
     Ok(ExitCode::from(exit_code))
 }

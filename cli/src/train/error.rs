@@ -151,12 +151,6 @@ pub enum TrainError {
     /// A checkpoint that cannot be written.
     #[error(transparent)]
     Staged(#[from] gleaner_runtime::staged::StagedError),
-    /// A picture that cannot be drawn.
-    #[error(transparent)]
-    Draw(#[from] gleaner_charts::DrawError),
-    /// Workers that cannot be started.
-    #[error(transparent)]
-    Launch(#[from] gleaner_runtime::launcher::LaunchError),
     /// A model that became worse.
     #[error(
         "the training diverged: the held-out loss was {first:.4} before the first step and is {} now; lower --lr, or clip gradients \
@@ -169,9 +163,6 @@ pub enum TrainError {
         /// The loss after the last one.
         last: f64,
     },
-    /// No output.
-    #[error("the summary cannot be printed: {0}")]
-    Print(#[from] io::Error),
 }
 
 impl TrainError {

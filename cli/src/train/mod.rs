@@ -21,21 +21,21 @@ mod worker;
 
 use std::fmt::Write;
 use std::path::Path;
+use std::process::ExitCode;
 
 use crate::crew::{self, Display, Role};
-use crate::merge_plan::layers::{File, Told};
-use crate::report;
+use crate::merge_plan::layers::{File, NamedLayer};
+use crate::report::{self, CommandError};
 use gleaner_candle::{LayerTime, PassTimes};
 use gleaner_runtime::Config;
 use gleaner_units as units;
 
 pub use arguments::TrainArgs;
-pub use error::TrainError;
 
 use summary::{Progress, Summary};
 
 /// Trains, as a worker or as the launcher of workers; gives the exit code.
-pub fn run(args: &TrainArgs) -> Result<u8, TrainError> {
+pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
     let settings = args.settings()?;
     if settings.source.has_files() && !Config::is_worker() {
         // What is wrong with files is said once, before there are workers that all say it.
@@ -43,25 +43,26 @@ pub fn run(args: &TrainArgs) -> Result<u8, TrainError> {
     }
     let (processes, roles) = (args.servers.processes(args.workers), args.servers.roles());
     if let Role::Launched(code) = crew::assemble_as(processes, roles, "train", args.timeout)? {
-        return Ok(code);
+        return Ok(code.into());
     }
     let display = Display::new();
     let summary = worker::worker(args, |progress| display.show(&shown(&progress)))?;
     drop(display);
     if let Some(summary) = summary {
-        let text = if args.json { format!("{}\n", serde_json::json!(summary)) } else { table(&summary) };
+        let text = if args.json { report::json(&summary) } else { table(&summary) };
         // Of a run whose files cannot be written, the rest is not lost.
         let written = args.timeline.as_deref().map(|file| write_timeline(file, &summary)).transpose();
         let layers = args.layer_times.as_deref().map(|file| write_layer_times(file, &summary)).transpose();
         report::print(&text)?;
-        written.and(layers)?;
+        written?;
+        layers?;
         summary.converged()?;
     }
-    Ok(0)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The trace, or where the file is to be a picture, a step of it.
-fn write_timeline(file: &Path, summary: &Summary) -> Result<(), TrainError> {
+fn write_timeline(file: &Path, summary: &Summary) -> Result<(), CommandError> {
     let Some(trace) = &summary.timeline else { return Ok(()) };
     if file.extension().is_none_or(|extension| extension != "svg") {
         return Ok(report::save(file, trace)?);
@@ -73,15 +74,15 @@ fn write_timeline(file: &Path, summary: &Summary) -> Result<(), TrainError> {
 }
 
 /// As layers are read elsewhere.
-fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), TrainError> {
+fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), CommandError> {
     let Some(PassTimes { forward, layers }) = &summary.pass_times else { return Ok(()) };
-    let layer = |LayerTime { parameters, entries, seconds }: &LayerTime| Told {
+    let layer = |LayerTime { parameters, entries, seconds }: &LayerTime| NamedLayer {
         name: parameters.join(" + "),
         entries: *entries,
         seconds: Some(*seconds),
     };
-    let told = File { forward: Some(*forward), layers: layers.iter().map(layer).collect() };
-    Ok(report::save(file, &format!("{:#}\n", serde_json::json!(told)))?)
+    let layers = File { forward: Some(*forward), layers: layers.iter().map(layer).collect() };
+    Ok(report::save(file, &format!("{:#}\n", serde_json::json!(layers)))?)
 }
 
 fn shown(progress: &Progress) -> crew::Progress {
@@ -204,18 +205,18 @@ fn stragglers(waited: &[Vec<f64>]) -> String {
     let mut all: Vec<(usize, f64)> = (0..waited.len()).map(|rank| (rank, of(rank))).collect();
     all.retain(|(_, seconds)| *seconds >= SHOWN);
     all.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let told = all.iter().take(2).map(|&(rank, seconds)| {
+    let longest = all.iter().take(2).map(|&(rank, seconds)| {
         let longest = (0..waited.len()).max_by(|&a, &b| waited[a][rank].total_cmp(&waited[b][rank]));
         let longest = longest.filter(|_| waited.len() > 2);
         let longest =
             longest.map_or(String::new(), |by| format!(", rank {by} {:.2} s of it", waited[by][rank]));
         format!("{seconds:.2} s for rank {rank}{longest}")
     });
-    let told: Vec<String> = told.collect();
-    if told.is_empty() {
-        "nobody waited for another".into()
+    let longest: Vec<String> = longest.collect();
+    if longest.is_empty() {
+        "no worker waited for another".into()
     } else {
-        format!("the others waited {}", told.join("; "))
+        format!("the others waited {}", longest.join("; "))
     }
 }
 
@@ -245,13 +246,13 @@ fn under(s: &Summary) -> String {
 }
 
 fn iteration(s: &Summary) -> String {
-    let told = |iteration: Option<f64>, hidden: Option<f64>| {
+    let words = |iteration: Option<f64>, hidden: Option<f64>| {
         iteration
             .zip(hidden)
             .map(|(seconds, hidden)| format!("{:.1} ms and {:.0}% hidden", 1e3 * seconds, 100.0 * hidden))
     };
-    let expected = told(s.seconds_expected_iteration, s.expected_hidden_share);
-    let planned = told(s.seconds_planned_iteration, s.planned_hidden_share);
+    let expected = words(s.seconds_expected_iteration, s.expected_hidden_share);
+    let planned = words(s.seconds_planned_iteration, s.planned_hidden_share);
     let expects = match (expected, planned) {
         (Some(expected), Some(planned)) if planned == expected => format!("; the plan expects {expected}"),
         (Some(expected), Some(planned)) => {
