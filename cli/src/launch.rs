@@ -107,7 +107,7 @@ pub struct Launch {
 /// Runs the subcommand.
 pub fn run(launch: Launch) -> ExitCode {
     let json = launch.json;
-    let outcome = job(launch).and_then(crew::follow);
+    let outcome = job(launch).and_then(|job| crew::follow(job, true));
     match &outcome {
         Err(error) => say(format_args!("gleaner launch: {error}")),
         Ok(Outcome { failure: Some(failure), .. }) => say(format_args!("gleaner launch: {failure}")),

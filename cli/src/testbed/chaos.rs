@@ -95,12 +95,8 @@ pub fn run(chaos: &Chaos) -> Result<ExitCode, CommandError> {
         if judged.wrong.is_empty() && chaos.only.is_none() {
             return;
         }
-        bar.suspend(|| {
-            gleaner_runtime::report::say(told(
-                judged,
-                &format!("{again} --seed {seed} --only {}", judged.plan.number),
-            ))
-        });
+        let again = format!("{again} --seed {seed} --only {}", judged.plan.number);
+        gleaner_runtime::report::say(described(judged, &again));
     };
     let done = campaign::run(&settings, numbers, on_end, || interrupt.code().is_some());
     bar.finish_and_clear();
@@ -121,7 +117,7 @@ pub fn run(chaos: &Chaos) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::from(interrupt.code().unwrap_or(u8::from(wrong > 0))))
 }
 
-fn told(judged: &Judged, again: &str) -> String {
+fn described(judged: &Judged, again: &str) -> String {
     let mut text = format!("{}, after {:.2} s: ", judged.plan, judged.seconds);
     text += &if judged.wrong.is_empty() { "nothing wrong".to_owned() } else { judged.wrong.join("; ") };
     judged.said.lines().for_each(|line| text += &format!("\n    {line}"));

@@ -166,8 +166,8 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// The failure that all ranks have been told of together, so that this one need not tell them.
-    pub fn of_another(&self) -> Option<Failure> {
+    /// The failure that all ranks see together, so that this one need not report it to them.
+    pub fn of_all(&self) -> Option<Failure> {
         let (rank, reason) = match self {
             TrainError::Refused { rank, reason }
             | TrainError::Runtime(Error::Checkpoint(CheckpointError::Refused { rank, reason })) => {
@@ -176,6 +176,7 @@ impl TrainError {
             TrainError::Runtime(Error::Checkpoint(CheckpointError::Apart { other, .. })) => {
                 (other.0, self.to_string())
             }
+            TrainError::NoCommonCheckpoint { .. } => (0, self.to_string()),
             TrainError::WorkersDiffer { rank, .. } => (*rank, self.to_string()),
             _ => return None,
         };

@@ -46,7 +46,7 @@ pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
         return Ok(code.into());
     }
     let display = Display::new();
-    let summary = worker::worker(args, |progress| display.show(&shown(&progress)))?;
+    let (code, summary) = worker::worker(args, |progress| display.show(&shown(&progress)))?;
     drop(display);
     if let Some(summary) = summary {
         let text = if args.json { report::json(&summary) } else { table(&summary) };
@@ -58,7 +58,7 @@ pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
         layers?;
         summary.converged()?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 /// The trace, or where the file is to be a picture, a step of it.

@@ -8,6 +8,7 @@ mod pace;
 mod place;
 
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::agreement::{all_can, expect_agreement};
@@ -33,24 +34,31 @@ use gleaner_trainer::models::Model;
 use gleaner_trainer::parameters::Parameters;
 use metrics::{Metrics, Taken};
 
-/// Joins the other workers and trains; worker 0 reports the progress, and returns the result.
-pub fn worker(args: &TrainArgs, progress: impl FnMut(Progress)) -> Result<Option<Summary>, TrainError> {
+/// Joins the other workers and trains; worker 0 reports the progress, and returns the result. Nothing, and not success, where all workers
+/// fail for one reason: then the launcher says it, once.
+pub fn worker(
+    args: &TrainArgs,
+    progress: impl FnMut(Progress),
+) -> Result<(ExitCode, Option<Summary>), TrainError> {
     let settings = args.settings()?;
     let session = Session::join()?;
     if session.is_server() {
         session.serve()?;
-        return Ok(None);
+        return Ok((ExitCode::SUCCESS, None));
     }
     let (rank, servers) = (session.rank(), session.servers());
     let trained = expect_servers(args, servers).and_then(|()| train(&session, &settings, progress));
     match trained {
-        Ok(summary) => Ok((rank == 0).then_some(summary)),
+        Ok(summary) => Ok((ExitCode::SUCCESS, (rank == 0).then_some(summary))),
         Err(error) => {
-            // All ranks are to know why; where the job had failed before, or another rank tells it, they do.
-            match error.of_another() {
-                Some(failure) => drop(report::failed(&failure)),
-                None => drop(session.abort(&error)),
-            }
+            // All ranks are to know why; where the job had failed before, or all see the same, they do.
+            let is_said = match error.of_all() {
+                Some(failure) => report::failed(&failure),
+                None => {
+                    session.abort(&error);
+                    false
+                }
+            };
             if let Some((directory, _)) = settings.checkpoint.filter(|_| servers > 0 && rank == 0)
                 && let kept = Checkpoints::of_servers(&directory)
                 && kept.is_dir()
@@ -60,7 +68,7 @@ pub fn worker(args: &TrainArgs, progress: impl FnMut(Progress)) -> Result<Option
                     kept.display()
                 ));
             }
-            Err(error)
+            if is_said { Ok((ExitCode::FAILURE, None)) } else { Err(error) }
         }
     }
 }

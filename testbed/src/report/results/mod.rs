@@ -3,7 +3,6 @@
 //! A page has blocks: a comment that says in TOML what is shown, and below it what was generated, up to the line `<!-- end -->`.
 //! [`asked`] says which numbers they show, [`Stored`] holds these, and [`filled`] is the page with all blocks generated anew.
 
-mod expression;
 mod stored;
 mod table;
 #[cfg(test)]
