@@ -130,7 +130,7 @@ pub fn run(launch: Launch) -> ExitCode {
     ExitCode::from(exit_code)
 }
 
-/// Prints it to standard output. A user who interrupted the job does not wait long for somebody to read it.
+/// Prints it to standard output. A user who interrupted the job does not wait long for a reader.
 fn print(text: String, was_interrupted: bool) {
     let (printed, is_printed) = mpsc::channel();
     thread::spawn(move || printed.send(crate::report::print(&text)));

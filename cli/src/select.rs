@@ -134,7 +134,7 @@ fn named(arguments: &Select) -> Result<Option<Vec<Entrant>>, CommandError> {
 fn all(layers: &[usize], right: f64) -> Vec<Entrant> {
     let known = |selector: &Selector| *selector != Selector::Layers || !layers.is_empty();
     let own = Selector::NAMED.into_iter().filter(known);
-    // In the few digits that tell a float of 32 bits from others.
+    // In the few digits that a float of 32 bits needs.
     let right = (right as f32).to_string().parse().unwrap_or(right);
     let threshold = (right > 0.0).then_some(Selector::Threshold(right));
     own.chain(threshold).map(Entrant::Own).chain([Entrant::ExDyna, Entrant::CltK]).collect()

@@ -307,7 +307,7 @@ impl Simulate {
         Ok(network)
     }
 
-    /// The closed form of the same machine and links, where it knows of them: all hosts are equal, have their own cores, and lose nothing.
+    /// The closed form of the same machine and links, where it applies: all hosts are equal, have their own cores, and lose nothing.
     fn model(&self, machine: &Machine, method: &Method, workers: u32, n: usize) -> Option<Model> {
         let knows =
             self.topology.is_none() && !self.shared && self.slow.is_empty() && self.loss.share() == 0.0;

@@ -101,7 +101,7 @@ pub struct Record {
     pub outcome: Outcome,
 }
 
-/// What tells whether links that a process of ours makes were what held a job up.
+/// What shows whether links that a process of ours makes were what held a job up.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Relayed {
     /// What crossed all links.

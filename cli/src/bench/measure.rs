@@ -68,7 +68,7 @@ fn run(session: &Session, bench: &Bench) -> Result<Option<Report>, CommandError>
             floor.passes(session, &gradient)?;
         }
         for turn in 0..turns {
-            // Nobody always comes first, or after the same one as the first.
+            // No method always comes first, or after the same one.
             let runner = &mut runners[(round as usize + turn) % turns];
             given.clone_from(&gradient);
             let (sample, update) = runner.step(session, &mut given)?;

@@ -118,7 +118,7 @@ fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, Comma
     let tally = plan.run(options, |progress| draw(&bar, progress));
     bar.finish_and_clear();
     let tally = tally?;
-    tell(&tally, options);
+    print_tally(&tally, options);
     if json {
         let summary = json!({
             "out": options.out,
@@ -146,7 +146,7 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
 }
 
 /// On standard error, since standard output is for what was asked for.
-fn tell(tally: &Tally, options: &Options) {
+fn print_tally(tally: &Tally, options: &Options) {
     let out = options.out.display();
     if tally.torn {
         say("gleaner testbed: the last line of an earlier run was torn; it is measured again");

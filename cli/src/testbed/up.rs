@@ -164,7 +164,7 @@ fn interrupts() -> io::Result<mpsc::Receiver<u8>> {
                 _ = terminate.recv() => 143,
             }
         });
-        // Nobody waits any more once the network is up.
+        // Not received any more once the network is up.
         let _ = to.send(code);
     });
     Ok(from)

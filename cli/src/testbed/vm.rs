@@ -29,8 +29,8 @@ network to the outside; --wire joins machines to each other. The clock of the ma
 
 The first time, the kernel is fetched (70 MB) into $XDG_CACHE_HOME/gleaner or ~/.cache/gleaner; no root is needed.
 
-The exit code is that of the command: 127 if it was not found, 128 + n after signal n. 124 tells of --timeout, 130 of
-Ctrl-C, and 125 that there is no machine.";
+The exit code is that of the command: 127 if it was not found, 128 + n after signal n. It is 124 after --timeout, 130 after
+Ctrl-C, and 125 where there is no machine.";
 
 /// Run a command in an emulated machine whose kernel has netem and Soft-RoCE
 #[derive(Debug, Args)]

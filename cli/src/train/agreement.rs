@@ -83,7 +83,7 @@ mod tests {
             |last: &str| vec![b"1\nabc".to_vec(), format!("1\n{last}").into_bytes(), b"1\nabc".to_vec()];
         compare(&values, &notes("abc"), "").unwrap();
         let refusal = compare(&values, &notes("abd"), "do this").unwrap_err();
-        assert_eq!(refusal.of_another().unwrap().rank, 1);
+        assert_eq!(refusal.of_all().unwrap().rank, 1);
         let refusal = refusal.to_string();
         assert_eq!(
             refusal,

@@ -25,7 +25,7 @@ pub struct Evaluation {
     pub bytes_received: u64,
 }
 
-/// What a worker tells of its training in an evaluation.
+/// What a worker reports of its training in an evaluation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trained {
     /// The sum of the losses of its batches since the last evaluation, and how many there were.
@@ -56,9 +56,9 @@ pub fn evaluate(
     let mut all = [0.0; 5];
     let mut bytes_received = 0;
     for (rank, note) in &notes_of_present(session, &[sums?, own].as_flattened().concat())? {
-        let told = numbers(note, *rank, "the sums of an evaluation, and bytes", all.len() + 1)?;
-        all.iter_mut().zip(&told).for_each(|(sum, own)| *sum += own);
-        bytes_received = bytes_received.max(told[all.len()] as u64);
+        let of_rank = numbers(note, *rank, "the sums of an evaluation, and bytes", all.len() + 1)?;
+        all.iter_mut().zip(&of_rank).for_each(|(sum, own)| *sum += own);
+        bytes_received = bytes_received.max(of_rank[all.len()] as u64);
     }
     let [loss, correct, rows, losses, batches] = all;
     let accuracy = matches!(input, Input::Images(_)).then_some(correct / rows);

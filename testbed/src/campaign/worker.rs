@@ -1,4 +1,4 @@
-//! A worker of a campaign's jobs, which tells in a file where it is.
+//! A worker of a campaign's jobs, which writes into a file where it is.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hasher};
@@ -34,7 +34,7 @@ pub enum WorkerError {
     #[error(transparent)]
     Place(#[from] gleaner_runtime::ConfigError),
     /// Its file.
-    #[error("the worker cannot tell where it is: {0}; make sure that its folder is there and has room")]
+    #[error("the worker cannot write where it is: {0}; make sure that its folder is there and has room")]
     Marks(#[from] io::Error),
 }
 
@@ -61,7 +61,7 @@ pub fn run(folder: &Path) -> Result<(), WorkerError> {
     let config = Config::from_environment()?;
     let rank = config.rank;
     let mut marks = OpenOptions::new().create(true).append(true).open(super::marks::path(folder, rank))?;
-    tell(&mut marks, PROCESS, &std::process::id().to_string())?;
+    mark(&mut marks, PROCESS, &std::process::id().to_string())?;
     begin(&mut marks, Phase::Joining)?;
     let session = Session::join_as(config)?;
     if let Err(error) = work(&session, folder, &mut marks) {
@@ -69,7 +69,7 @@ pub fn run(folder: &Path) -> Result<(), WorkerError> {
         return Err(error);
     }
     drop(session);
-    Ok(tell(&mut marks, LEFT, &micros())?)
+    Ok(mark(&mut marks, LEFT, &micros())?)
 }
 
 /// From joining to leaving.
@@ -95,7 +95,7 @@ fn work(session: &Session, folder: &Path, marks: &mut File) -> Result<(), Worker
         }
         step(session, &mut gradients, &mut digest)?;
     }
-    tell(marks, DIGEST, &format!("{:016x}", digest.finish()))?;
+    mark(marks, DIGEST, &format!("{:016x}", digest.finish()))?;
     Ok(begin(marks, Phase::Leaving)?)
 }
 
@@ -115,11 +115,11 @@ fn step(session: &Session, gradients: &mut Gradients, digest: &mut DefaultHasher
 }
 
 fn begin(marks: &mut File, phase: Phase) -> io::Result<()> {
-    tell(marks, &phase.to_string(), &micros())
+    mark(marks, &phase.to_string(), &micros())
 }
 
 /// One write, so that a line is there whole or not at all.
-fn tell(marks: &mut File, name: &str, value: &str) -> io::Result<()> {
+fn mark(marks: &mut File, name: &str, value: &str) -> io::Result<()> {
     marks.write_all(format!("{name} {value}\n").as_bytes())
 }
 

@@ -226,7 +226,7 @@ impl Act {
     }
 }
 
-/// Whether these acts, in this order, leave a job that may well fail: somebody killed, cut off or stopped for good.
+/// Whether these acts, in this order, leave a job that may well fail: a worker killed, cut off or stopped for good.
 pub fn is_deadly(acts: &[Act]) -> bool {
     acts.iter().enumerate().any(|(i, act)| {
         let undone = act.undone().is_some_and(|end| acts[i..].contains(&end));

@@ -40,7 +40,7 @@ pub enum ExperimentError {
 /// What cannot be, without its place.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
-    /// A key that nobody knows.
+    /// An unknown key.
     #[error("'{key}' is not known in [{section}]; expected one of {}", known.join(", "))]
     Key {
         /// The key.

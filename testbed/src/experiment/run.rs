@@ -84,7 +84,7 @@ pub struct Tally {
     pub torn: bool,
     /// Of those written, jobs that failed though nothing on purpose could end them: method or case, and the reason.
     pub failed: Vec<String>,
-    /// Of those written, records of jobs that failed after somebody was killed, cut off or stopped for good.
+    /// Of those written, records of jobs that failed after a worker was killed, cut off or stopped for good.
     pub ended_on_purpose: usize,
     /// Of those written, records of jobs in which something that was planned on purpose did not happen.
     pub missed: usize,
@@ -194,7 +194,7 @@ impl Job {
         Job { cases, ..job }
     }
 
-    /// For a bar: the methods, and what else tells it from others.
+    /// For a bar: the methods, and the number of workers.
     fn label(&self) -> String {
         let methods: Vec<String> = self.cases.iter().map(Case::method).collect();
         format!("{}, {} workers", methods.join(" "), self.workers())

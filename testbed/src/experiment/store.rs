@@ -23,7 +23,7 @@ pub enum StoreError {
         /// The copy that differs, or is missing.
         name: String,
     },
-    /// Somebody writes into it.
+    /// Another run writes into it.
     #[error("another run is writing to {0}; wait for it, or name another directory with --out")]
     Busy(PathBuf),
     /// A line in its middle is no record.
@@ -107,7 +107,7 @@ impl Store {
         Ok(store)
     }
 
-    /// What was measured in a directory, without keeping anybody from writing there. A torn last line is left out.
+    /// What was measured in a directory, without keeping other processes from writing there. A torn last line is left out.
     ///
     /// # Errors
     /// A file that is not there or holds something else.

@@ -54,7 +54,7 @@ pub enum NetworkError {
         /// Whether all of it was made.
         complete: bool,
     },
-    /// Somebody else has namespaces of these names.
+    /// Another program has namespaces of these names.
     #[error(
         "there are network namespaces called {}, which no gleaner testbed made; expected these names to be free: choose another --name, or remove them yourself with ip netns delete",
         .namespaces.join(", ")

@@ -299,7 +299,7 @@ struct Interface {
 
 /// A change that waits for its moment: the programs that make it run already.
 #[derive(Debug)]
-pub struct Prepared(Vec<Batch>, Option<relay::Told>);
+pub struct Prepared(Vec<Batch>, Option<relay::Question>);
 
 impl Prepared {
     /// Starts programs in their namespaces, for these commands.
@@ -311,16 +311,16 @@ impl Prepared {
     }
 
     /// With the arguments of the relay.
-    fn and(self, told: relay::Told) -> Self {
-        Self(self.0, Some(told))
+    fn and(self, question: relay::Question) -> Self {
+        Self(self.0, Some(question))
     }
 
     /// Makes the change.
     pub fn go(mut self) -> Result<(), NetworkError> {
-        let told = self.1.map(relay::Told::go);
-        self.0.iter_mut().for_each(Batch::tell);
+        let answer = self.1.map(relay::Question::go);
+        self.0.iter_mut().for_each(Batch::send);
         self.0.into_iter().try_for_each(Batch::end)?;
-        told.transpose().map(drop)
+        answer.transpose().map(drop)
     }
 }
 

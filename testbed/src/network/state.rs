@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct State {
     /// Its name.
     pub(super) name: String,
-    /// Written into every namespace, so that one which somebody else made later under the same name is not taken for ours.
+    /// Written into every namespace, so that one which another program made later under the same name is not taken for ours.
     pub(super) token: String,
     /// What was asked for.
     pub(super) topology: Topology,
@@ -87,7 +87,7 @@ impl State {
 
     /// Removes the file, if it could be written at all.
     pub(super) fn forget(&self) -> Result<(), NetworkError> {
-        // Nobody listens there any more.
+        // Nothing listens there any more.
         let _ = fs::remove_file(socket(&self.name));
         let path = path(&self.name);
         match fs::remove_file(&path) {

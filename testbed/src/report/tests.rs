@@ -70,22 +70,22 @@ fn a_dense_method_is_beside_every_density() {
     assert_eq!(spreads(series(&density, 0, "ring")), [(None, Spread::exact(8.0))]);
 }
 
-/// Axes that a measurement tells as options of its method follow the name, as those of listed methods do where early
-/// measurements tell none. Other axes make settings of their own.
+/// Axes that a measurement states as options of its method follow the name, as those of listed methods do where early
+/// measurements state none. Other axes make settings of their own.
 #[test]
 fn options_follow_the_name() {
-    let with = |method: &str, axis: &str, value: u64, told: bool| {
+    let with = |method: &str, axis: &str, value: u64, stated: bool| {
         let mut record = bench(method, 4, Some(0.1), 0, 1.0 + value as f64);
         record.case.insert(axis.into(), value.into());
         if let crate::record::Outcome::Done(done) = &mut record.outcome
-            && told
+            && stated
         {
             done["options"] = json!({axis: value.to_string()});
         }
         record
     };
-    for (method, axis, told) in [("star", "root", true), ("spardl", "teams", false)] {
-        let step = figure(vec![with(method, axis, 1, told), with(method, axis, 2, told)], "step-time");
+    for (method, axis, stated) in [("star", "root", true), ("spardl", "teams", false)] {
+        let step = figure(vec![with(method, axis, 1, stated), with(method, axis, 2, stated)], "step-time");
         assert_eq!(step.panels.len(), 1);
         for value in [1, 2] {
             let label = format!("{method}, {axis} {value}");

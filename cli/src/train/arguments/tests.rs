@@ -133,14 +133,11 @@ fn options_that_need_every_step_are_refused_beside_another_synchrony() {
 #[test]
 fn impossible_options_are_refused_by_name() {
     for (option, value) in [
-        ("--steps", "0"),
-        ("--batch", "0"),
         ("--lr", "-1"),
         ("--lr-drops", "0.5,2"),
         ("--momentum", "1"),
         ("--weight-decay", "-0.1"),
         ("--clip", "NaN"),
-        ("--evaluate-every", "0"),
         ("--target-accuracy", "1.5"),
         ("--target-accuracy", "0.5"),
         ("--clip-update", "0"),

@@ -26,7 +26,7 @@ pub struct All {
 /// Numbers before the times of the steps.
 const HEAD: usize = 11;
 
-/// All workers tell what they have measured, and come to the same. `samples`: of each of this worker's passes; `received`: bytes so far.
+/// All workers exchange what they have measured, and come to the same. `samples`: of each of this worker's passes; `received`: bytes so far.
 pub fn all_workers(
     session: &Session,
     clock: &Clock,

@@ -175,7 +175,7 @@ fn share(part: Duration, whole: Duration) -> f64 {
     if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }
 
-/// Tells the caller of worker 0 how far the run is.
+/// Reports to the caller of worker 0 how far the run is.
 pub struct Reporter<F> {
     progress: Option<F>,
     steps: u64,

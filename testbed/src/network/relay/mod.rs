@@ -60,7 +60,7 @@ pub(super) enum Ask {
 
 /// A question that is about to be asked.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Question {
     name: String,
     ask: Ask,
     stream: UnixStream,
@@ -68,14 +68,14 @@ pub(super) struct Told {
 
 impl Ask {
     /// Connects to the process of that network, so that asking takes next to no time at its moment.
-    pub(super) fn prepare(self, name: &str) -> Result<Told, NetworkError> {
+    pub(super) fn prepare(self, name: &str) -> Result<Question, NetworkError> {
         let connect = || -> io::Result<UnixStream> {
             let stream = UnixStream::connect(state::socket(name))?;
             stream.set_read_timeout(Some(PATIENCE))?;
             Ok(stream)
         };
         let stream = connect().map_err(dead(name))?;
-        Ok(Told { name: name.to_owned(), ask: self, stream })
+        Ok(Question { name: name.to_owned(), ask: self, stream })
     }
 
     /// Asks the process of that network.
@@ -84,7 +84,7 @@ impl Ask {
     }
 }
 
-impl Told {
+impl Question {
     /// Asks it for a change.
     pub(super) fn go(self) -> Result<(), NetworkError> {
         self.ask()
