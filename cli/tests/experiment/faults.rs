@@ -1,11 +1,10 @@
 //! Workers that are killed, stopped or slow, and jobs that fail or hang.
 
+use gleaner_statistics::median;
 use gleaner_testbed::record::Outcome;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
-
-use gleaner_statistics::median;
 
 use super::{Bed, SHORT, eventually, reason, signal, steps, told, workers};
 

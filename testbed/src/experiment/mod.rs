@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use case::{Case, Pattern};
-pub use chaos::{Act, Event, LinkText, When};
+pub use chaos::{Act, Event, Properties, When};
 pub use error::{ExperimentError, Problem};
 pub use interrupt::Interrupt;
 pub use job::{Job, Seats};

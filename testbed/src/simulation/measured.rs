@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::MethodError;
 use gleaner_statistics::median;
-use gleaner_units as units;
 use serde_json::Value;
 
 use super::Steps;
@@ -149,16 +148,7 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
         return Ok(None);
     }
     let text = |name: &str| record.case.get(name).and_then(Value::as_str);
-    let mut shape = Shape::default();
-    if let Some(rate) = text("bandwidth") {
-        shape.rate = Some(units::rate(rate).map_err(|error| error.to_string())?);
-    }
-    if let Some(delay) = text("latency") {
-        shape.delay = units::duration(delay).map_err(|error| error.to_string())?;
-    }
-    if let Some(loss) = text("loss") {
-        shape.loss = loss.parse().map_err(|error: crate::topology::LinkError| error.to_string())?;
-    }
+    let shape = Shape::default().with(text).map_err(|error| error.to_string())?;
     let mut measured = of_summary(summary, Some(shape), Some(record.machine.cores))?;
     measured.steps.warm_up = record.warm_up().unwrap_or(measured.steps.warm_up);
     if let Some(coding) = text("values") {

@@ -4,11 +4,11 @@ use serde_json::Value;
 use toml::Spanned;
 
 use super::super::case::Case;
-use super::super::chaos::{self, LinkText};
+use super::super::chaos;
 use super::super::error::Problem;
 use super::super::options::{FAULTS, NO_FAULT, Workload};
 use super::super::search;
-use super::{File, Placed, check_quantity, known_key, pattern};
+use super::{File, Placed, known_key, pattern};
 use crate::peers::{DDP, MOST_ENTRIES};
 
 pub fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> {
@@ -25,12 +25,6 @@ pub fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Eve
             return Err(refuse(Problem::Conflict(
                 "cut, mend and reshape need an emulated network: write a [network]",
             )));
-        }
-        if let chaos::Act::Reshape { link: LinkText { bandwidth, latency, jitter, loss }, .. } = &event.act {
-            let parts = [("bandwidth", bandwidth), ("latency", latency), ("jitter", jitter), ("loss", loss)];
-            for (key, value) in parts.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
-                check_quantity(key, value).map_err(refuse)?;
-            }
         }
         events.push(event);
     }
