@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use gleaner_runtime::launcher::{self, Event, Job, LaunchError, Outcome, Output};
 use gleaner_runtime::report::{self, say};
-use gleaner_runtime::{Config, Roles};
+use gleaner_runtime::{Config, Error, Roles, Session};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Steps that are done, as the worker of rank 0 reports them.
@@ -19,6 +20,15 @@ pub struct Progress {
     pub of: u64,
     /// What else there is to say, for the end of the bar.
     pub note: String,
+}
+
+/// What each rank has to say, in their order. A worker without which the others go on says nothing.
+///
+/// # Errors
+/// The job has failed.
+pub fn gather<T: Serialize + DeserializeOwned>(session: &Session, own: &T) -> Result<Vec<T>, Error> {
+    let note = serde_json::to_vec(own).unwrap_or_default();
+    Ok(session.all_gather(&note)?.iter().filter_map(|note| serde_json::from_slice(note).ok()).collect())
 }
 
 /// The kind of event that carries [`Progress`].

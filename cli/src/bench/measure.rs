@@ -13,7 +13,7 @@ use super::lineup::{Entrant, enlist};
 use super::mass::Mass;
 use super::summary::{Facts, Record, Report, Sample, Summary};
 use super::Bench;
-use crate::crew::{Display, Progress};
+use crate::crew::{Display, Progress, gather};
 use crate::report::{self, CommandError};
 
 /// The name of the one parameter that is synchronised.
@@ -187,10 +187,4 @@ fn differing(session: &Session, bench: &Bench) -> Result<Option<(u32, String)>, 
         let advice = "start all ranks with the same command line";
         Some((rank, format!("rank {rank} runs with {theirs}, rank 0 with {ours}; {advice}")))
     }))
-}
-
-/// One value of every rank.
-pub fn gather<T: Serialize + for<'a> Deserialize<'a>>(session: &Session, value: &T) -> Result<Vec<T>, Error> {
-    let note = serde_json::to_vec(value).unwrap_or_default();
-    Ok(session.all_gather(&note)?.iter().filter_map(|note| serde_json::from_slice(note).ok()).collect())
 }

@@ -51,19 +51,6 @@ pub enum TrainError {
         /// What to do about it.
         advice: &'static str,
     },
-    /// A worker sent a note that this version does not understand.
-    #[error(
-        "expected a note of {expected} from rank {rank}, found {found} bytes; \
-         run the same version of gleaner on every worker"
-    )]
-    Note {
-        /// The sender.
-        rank: usize,
-        /// What the note should be.
-        expected: &'static str,
-        /// Its length.
-        found: usize,
-    },
     /// A checkpoint does not fit this run, or is damaged.
     #[error("checkpoint {}: expected {expected}, found {found}; {advice}", path.display())]
     Checkpoint {

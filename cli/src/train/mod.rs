@@ -114,7 +114,7 @@ fn table(s: &Summary) -> String {
                 "{} in {:.1} s, {:.0}% of it waiting{}",
                 s.steps - s.first_step,
                 s.seconds,
-                s.waiting_share * 100.0,
+                s.together.waiting_share * 100.0,
                 skipped(s.steps_skipped),
             ),
         ),
@@ -129,8 +129,8 @@ fn table(s: &Summary) -> String {
                 "{} by {}, {:.0}% of the exchange hidden{}",
                 s.groups,
                 s.merge,
-                s.hidden_share * 100.0,
-                blocked(s.seconds_blocked),
+                s.together.hidden_share * 100.0,
+                blocked(s.together.seconds_blocked),
             ),
         ),
         (
@@ -162,7 +162,7 @@ fn table(s: &Summary) -> String {
 const SHOWN: f64 = 0.05;
 
 fn throughput(s: &Summary) -> String {
-    let bound = s.throughput_at_bound.filter(|_| s.background_share > 0.0);
+    let bound = s.together.throughput_at_bound.filter(|_| s.background_share > 0.0);
     let bound =
         bound.map_or(String::new(), |bound| format!(" ({bound:.1} at the bound of what the passes hide)"));
     let background = match s.background_share {
@@ -175,9 +175,9 @@ fn throughput(s: &Summary) -> String {
     });
     format!(
         "{:.1} samples/s{bound}: {:.1} ms computing{beside} and {:.1} ms synchronising a step{background}",
-        s.throughput,
-        1e3 * s.seconds_batch_computation,
-        1e3 * s.seconds_batch_synchronisation,
+        s.together.throughput,
+        1e3 * s.together.seconds_batch_computation,
+        1e3 * s.together.seconds_batch_synchronisation,
     )
 }
 
@@ -186,7 +186,7 @@ fn batches(s: &Summary) -> String {
     if s.batches.iter().all(|&samples| samples == s.batches[0]) {
         return String::new();
     }
-    let of = s.batches.iter().zip(&s.seconds_batch_computation_by_rank);
+    let of = s.batches.iter().zip(&s.together.seconds_batch_computation_by_rank);
     let of: Vec<String> =
         of.map(|(samples, seconds)| format!("{samples} in {:.1} ms", 1e3 * seconds)).collect();
     format!("by rank: {} of computing", of.join(", "))
@@ -260,7 +260,7 @@ fn iteration(s: &Summary) -> String {
         }
         _ => String::new(),
     };
-    format!("{:.1} ms{expects}", 1e3 * s.seconds_iteration)
+    format!("{:.1} ms{expects}", 1e3 * s.together.seconds_iteration)
 }
 
 fn blocked(seconds: f64) -> String {

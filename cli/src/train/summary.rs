@@ -81,18 +81,9 @@ pub struct Summary {
     pub evaluations: Vec<Evaluated>,
     /// The time from this process's first step to the end of its last, evaluations included.
     pub seconds: f64,
-    /// An iteration, from the beginning of the forward pass until the update is there, in seconds: the median over the second half of
-    /// the steps, or the last 128, of the worker where it was longest. The four that follow are medians over the same steps, of the
-    /// worker that waited least: all others wait for its passes, too.
-    pub seconds_iteration: f64,
-    /// The forward pass, in seconds.
-    pub seconds_forward: f64,
-    /// The backward pass, in which gradients are handed over, in seconds.
-    pub seconds_backward: f64,
-    /// Choosing entries on compute threads, in seconds.
-    pub seconds_select: f64,
-    /// From the end of the backward pass until the update is there, in seconds.
-    pub seconds_exposed: f64,
+    /// What counts over all workers.
+    #[serde(flatten)]
+    pub together: Together,
     /// `seconds_iteration` by the plan of the merging strategy, if it needed one.
     pub seconds_expected_iteration: Option<f64>,
     /// `hidden_share` by that plan.
@@ -101,32 +92,12 @@ pub struct Summary {
     pub seconds_planned_iteration: Option<f64>,
     /// The share of the exchange that was to be hidden then.
     pub planned_hidden_share: Option<f64>,
-    /// The share of the steps' time in which the trainer waited for gradients, on the worker that waited longest.
-    pub waiting_share: f64,
-    /// The share of the time in which at least one group was under way that lies within the passes: 1 − `seconds_exposed` / that
-    /// time.
-    pub hidden_share: f64,
-    /// How long the backward pass waited because compute threads could take no more groups, on the worker where it waited longest,
-    /// in seconds.
-    pub seconds_blocked: f64,
-    /// Samples that all workers together processed in a second of their steps' time, without evaluations and checkpoints.
-    pub throughput: f64,
-    /// The same over the steps in which as many entries as the passes leave time for were to travel in the background, if there were any.
-    pub throughput_at_bound: Option<f64>,
-    /// From the end of a pass until the next could begin, in seconds: batch synchronisation time, the mean over steps and workers.
-    pub seconds_batch_synchronisation: f64,
-    /// What a pass takes, in seconds: batch computation time, the mean over steps and workers.
-    pub seconds_batch_computation: f64,
-    /// The same for each worker, by rank.
-    pub seconds_batch_computation_by_rank: Vec<f64>,
     /// How many parameter servers there were.
     pub servers: usize,
     /// The mean over the workers in whose processes servers live, where they do.
     pub seconds_batch_computation_colocated: Option<f64>,
     /// The mean over the other workers, where there are any beside servers.
     pub seconds_batch_computation_apart: Option<f64>,
-    /// How long what travelled during a pass was under way, in seconds, the mean over steps and workers.
-    pub seconds_background: f64,
     /// The share of a gradient's entries that travelled during the next pass, the mean over the steps.
     pub background_share: f64,
     /// The most that the passes leave time for, U_max, as a share of a gradient's entries: as it was in the last step on worker 0, under OSP.
@@ -148,9 +119,7 @@ pub struct Summary {
     pub reached: Reached,
     /// How many entries an update has, in the mean over the steps: more than asked for, where a method adds up selections.
     pub entries_per_step: f64,
-    /// What the worker that received most received for gradients since this process's first step.
-    pub bytes_received: u64,
-    /// The same per step.
+    /// `bytes_received` per step.
     pub bytes_per_step: f64,
     /// What a ring all-reduce of dense gradients would have received per step: 2(P−1)/P · 4n.
     pub dense_bytes_per_step: f64,
@@ -162,6 +131,45 @@ pub struct Summary {
     /// What the passes of each layer took on this rank.
     #[serde(skip)]
     pub pass_times: Option<PassTimes>,
+}
+
+/// What all workers together have measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Together {
+    /// An iteration, from the beginning of the forward pass until the update is there, in seconds: the median over the second half of
+    /// the steps, or the last 128, of the worker where it was longest. The four that follow are medians over the same steps, of the
+    /// worker that waited least: all others wait for its passes, too.
+    pub seconds_iteration: f64,
+    /// The forward pass, in seconds.
+    pub seconds_forward: f64,
+    /// The backward pass, in which gradients are handed over, in seconds.
+    pub seconds_backward: f64,
+    /// Choosing entries on compute threads, in seconds.
+    pub seconds_select: f64,
+    /// From the end of the backward pass until the update is there, in seconds.
+    pub seconds_exposed: f64,
+    /// The share of the steps' time in which the trainer waited for gradients, on the worker that waited longest.
+    pub waiting_share: f64,
+    /// The share of the time in which at least one group was under way that lies within the passes: 1 − `seconds_exposed` / that
+    /// time.
+    pub hidden_share: f64,
+    /// How long the backward pass waited because compute threads could take no more groups, on the worker where it waited longest,
+    /// in seconds.
+    pub seconds_blocked: f64,
+    /// Samples that all workers together processed in a second of their steps' time, without evaluations and checkpoints.
+    pub throughput: f64,
+    /// The same over the steps in which as many entries as the passes leave time for were to travel in the background, if there were any.
+    pub throughput_at_bound: Option<f64>,
+    /// From the end of a pass until the next could begin, in seconds: batch synchronisation time, the mean over steps and workers.
+    pub seconds_batch_synchronisation: f64,
+    /// What a pass takes, in seconds: batch computation time, the mean over steps and workers.
+    pub seconds_batch_computation: f64,
+    /// The same for each worker, by rank.
+    pub seconds_batch_computation_by_rank: Vec<f64>,
+    /// How long what travelled during a pass was under way, in seconds, the mean over steps and workers.
+    pub seconds_background: f64,
+    /// What the worker that received most received for gradients since this process's first step.
+    pub bytes_received: u64,
 }
 
 impl Summary {

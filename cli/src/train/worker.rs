@@ -125,26 +125,9 @@ impl<'a> Run<'a> {
         let device = place::open(settings.device)?;
         let (model, mut parameters) =
             settings.model.build(dataset.input, dataset.classes, settings.seed, &device)?;
-        let identity = identity(settings, &dataset, workers);
-        let schedule = format!(
-            "synchrony {}, steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, updates {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}, {:?}",
-            settings.synchrony.name(),
-            settings.steps,
-            settings.lr,
-            settings.lr_drops,
-            settings.momentum,
-            settings.weight_decay,
-            settings.clip,
-            settings.clip_update,
-            settings.evaluate_every,
-            settings.resume,
-            settings.merge,
-            settings.timeline.is_some(),
-            settings.layer_times.is_some(),
-            settings.uneven,
-        );
+        let identity = settings.identity(&dataset, workers);
         let shared =
-            [&identity[..], &[("schedule", schedule), ("starting parameters", parameters.digest()?)]]
+            [&identity[..], &[("schedule", settings.schedule()), ("starting parameters", parameters.digest()?)]]
                 .concat();
         expect_agreement(session, &shared, "start every worker with the same program, options and data")?;
         // Before servers put their state in its place.
@@ -324,10 +307,10 @@ impl<'a> Run<'a> {
         let advice = "the updates were not the same everywhere; please report this together with the command";
         expect_agreement(self.session, &[("parameters at the end", digest.clone())], advice)?;
         let own = (self.batches[self.session.rank()], self.exchange.bytes_received());
-        let all = across::all_workers(self.session, clock, own)?;
+        let together = across::all_workers(self.session, clock, own)?;
         let (merge, groups) = self.exchange.groups();
         let hosting = if self.session.is_colocated() { self.session.servers() } else { 0 };
-        let (with_servers, apart) = all.computing_of.split_at(hosting);
+        let (with_servers, apart) = together.seconds_batch_computation_by_rank.split_at(hosting);
         let mean = |of: &[f64]| (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64);
         let (best, lowest) = (self.best(), self.lowest());
         let steps_here = (settings.steps - self.first_step.min(settings.steps)).max(1);
@@ -356,28 +339,14 @@ impl<'a> Run<'a> {
             loss_curve: self.loss_curve.clone(),
             evaluations: self.evaluations.clone(),
             seconds: elapsed.as_secs_f64(),
-            seconds_iteration: all.times.iteration.into(),
-            seconds_forward: all.times.forward.into(),
-            seconds_backward: all.times.backward.into(),
-            seconds_select: all.times.select.into(),
-            seconds_exposed: all.times.exposed.into(),
             seconds_expected_iteration: self.exchange.expected().map(|expected| expected.iteration),
             expected_hidden_share: self.exchange.expected().map(|expected| expected.hidden_share),
             seconds_planned_iteration: self.exchange.planned().map(|planned| planned.iteration),
             planned_hidden_share: self.exchange.planned().map(|planned| planned.hidden_share),
-            waiting_share: all.waiting_share,
-            hidden_share: all.times.hidden_share(),
-            seconds_blocked: all.seconds_blocked,
-            throughput: all.throughput,
-            throughput_at_bound: all.throughput_at_bound,
-            seconds_batch_synchronisation: all.synchronising,
-            seconds_batch_computation: all.computing,
             servers: self.session.servers(),
             seconds_batch_computation_colocated: mean(with_servers),
             seconds_batch_computation_apart: mean(apart).filter(|_| self.session.servers() > 0),
-            seconds_batch_computation_by_rank: all.computing_of,
-            seconds_background: all.background,
-            background_share: clock.deferred as f64 / (steps_here as f64 * self.parameters.count() as f64),
+            background_share: clock.spent.deferred as f64 / (steps_here as f64 * self.parameters.count() as f64),
             background_bound: clock.most.map(|most| most as f64 / self.parameters.count() as f64),
             seconds_waited: clock.waits.seconds().to_vec(),
             best_held_out_loss: best.held_out_loss,
@@ -386,10 +355,10 @@ impl<'a> Run<'a> {
             lowest_held_out_loss: lowest.held_out_loss,
             lowest_held_out_loss_step: lowest.step,
             reached: settings.target.reached(&self.evaluations),
-            entries_per_step: clock.entries as f64 / steps_here as f64,
-            bytes_received: all.bytes,
-            bytes_per_step: all.bytes as f64 / steps_here as f64,
+            entries_per_step: clock.spent.entries as f64 / steps_here as f64,
+            bytes_per_step: together.bytes_received as f64 / steps_here as f64,
             dense_bytes_per_step: dense_bytes_per_step(workers, self.parameters.count()),
+            together,
             parameters_digest: digest,
             timeline: None,
             pass_times: self.exchange.pass_times(),
@@ -429,29 +398,6 @@ fn expect_room(session: &Session, file: &Path) -> Result<(), TrainError> {
         _ => Ok(()),
     };
     all_can(session, can_be_written)
-}
-
-/// What must stay the same over workers, and over the interruptions of a run.
-///
-/// Data are known by what they contain, not by where they lie, which may differ from machine to machine.
-fn identity(settings: &Settings, dataset: &Dataset, workers: usize) -> Identity {
-    let source = settings.source.to_string();
-    let kind = source.split(':').next().unwrap_or_default();
-    let mut identity = vec![
-        ("workers", workers.to_string()),
-        ("model", settings.model.to_string()),
-        ("data", format!("{kind} with SHA-256 {}", dataset.fingerprint())),
-        ("method", settings.method.to_string()),
-        ("seed", settings.seed.to_string()),
-        ("batch", settings.batch.to_string()),
-    ];
-    if settings.synchrony.name() != "bsp" {
-        identity.push(("synchrony", settings.synchrony.name()));
-    }
-    // What the one keeps is of no use to the other.
-    identity.push(("optimizer", settings.optimizer.name().into()));
-    identity.push(("rate in residual", settings.rate_in_residual.to_string()));
-    identity
 }
 
 #[cfg(test)]

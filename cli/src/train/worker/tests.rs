@@ -306,7 +306,7 @@ fn updates_are_shortened_to_a_norm() {
 
 /// Data that are new in every step have the same loss in training and on held-out examples; what evaluations report adds up.
 #[test]
-fn training_losses_are_told_beside_held_out_ones() {
+fn training_losses_are_reported_beside_held_out_ones() {
     let summary = run(&Settings {
         source: Source::FreshDigits,
         model: ModelKind::Mlp,
