@@ -14,9 +14,10 @@ use toml::Spanned;
 
 use super::case::{self, Case, Pattern};
 use super::chaos;
-use super::error::{ExperimentError, Problem};
+use super::error::Problem;
 use super::options::{FAULTS, LINK, Workload, plain};
 use super::{Experiment, Wanted, search};
+use crate::Error;
 use crate::record::SEED;
 use crate::topology::Shape;
 use gleaner_units as units;
@@ -65,18 +66,21 @@ struct Network {
 pub(super) type Placed = (Range<usize>, Problem);
 
 /// Reads and checks it.
-pub(super) fn read(path: &Path) -> Result<Experiment, ExperimentError> {
+pub(super) fn read(path: &Path) -> Result<Experiment, Error> {
     let read = |file: &Path| {
-        fs::read_to_string(file).map_err(|source| ExperimentError::Read { file: file.to_owned(), source })
+        fs::read_to_string(file).map_err(|source| {
+            let advice = "name a file like experiments/first.toml";
+            format!("the experiment {} cannot be read: {source}; {advice}", file.display())
+        })
     };
     let text = read(path)?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let mut experiment = parse(&name, &text).map_err(|error| match error {
-        Refused::Form(text) => ExperimentError::Form { file: path.to_owned(), text },
+        Refused::Form(text) => format!("{}: {text}", path.display()),
         Refused::Content((place, problem)) => {
             let before = &text.as_bytes()[..place.start.min(text.len())];
             let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-            ExperimentError::Content { file: path.to_owned(), line, problem }
+            format!("{}, line {line}: {problem}", path.display())
         }
     })?;
     if let Wanted::Topology(file) = &mut experiment.network {

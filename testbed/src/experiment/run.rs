@@ -12,29 +12,13 @@ use super::interrupt::Interrupt;
 use super::job::{Ended, Job, Seats};
 use super::machine::Processors;
 use super::options::plain;
-use super::place::{AGENT, Place, PlaceError};
-use super::search::{SearchError, Stopped};
-use super::store::{Store, StoreError};
+use super::place::{AGENT, Place};
+use super::search::Stopped;
+use super::store::Store;
 use super::{Case, Experiment, Wanted, machine};
+use crate::Error;
 use crate::peers::Kit;
 use crate::record::{self, Machine, Outcome, Record, Relayed, Traffic};
-
-/// Why a run ended before its jobs did.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The directory.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The network.
-    #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// A search.
-    #[error(transparent)]
-    Search(#[from] SearchError),
-    /// The system.
-    #[error("signals cannot be listened to: {0}")]
-    System(#[from] std::io::Error),
-}
 
 /// An experiment, and the jobs that measure its cases.
 #[derive(Clone, Debug)]
@@ -130,9 +114,9 @@ impl Plan {
         &self,
         options: &Options,
         mut on_progress: impl FnMut(&Progress) + Send,
-    ) -> Result<Tally, RunError> {
+    ) -> Result<Tally, Error> {
         let store = Store::open(&options.out, &self.experiment.texts, options.resume)?;
-        let interrupt = Interrupt::listen()?;
+        let interrupt = Interrupt::listen().map_err(|error| format!("signals cannot be listened to: {error}"))?;
         let left = |&(turn, job): &(u32, &Job)| job.cases.iter().any(|case| !store.has(case, turn));
         let mut sequence: Vec<(u32, Job)> = self
             .sequence()
@@ -216,7 +200,7 @@ struct Course<'a, F> {
 }
 
 impl<F: FnMut(&Progress) + Send> Course<'_, F> {
-    fn all(&mut self, sequence: &[(u32, Job)]) -> Result<(), RunError> {
+    fn all(&mut self, sequence: &[(u32, Job)]) -> Result<(), Error> {
         let of = self.plan.jobs.len() * self.plan.experiment.turns as usize;
         for (number, (turn, job)) in sequence.iter().enumerate() {
             let left = sequence.len() - number;
@@ -264,7 +248,7 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
         job: &Job,
         ended: &Ended,
         (traffic, relay): (&[Traffic], Option<Relayed>),
-    ) -> Result<(), RunError> {
+    ) -> Result<(), Error> {
         let command = job.typed(&self.place.agent(), self.place.hosts(1).first());
         let mut records = Vec::new();
         for (number, case) in job.cases.iter().enumerate() {
@@ -309,7 +293,7 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
         self.tally.bound_by_processors +=
             records.iter().filter(|record| record.processors_bound().is_some()).count();
         self.tally.measured += records.len();
-        Ok(self.store.append(records)?)
+        self.store.append(records)
     }
 }
 
