@@ -125,6 +125,15 @@ fn nothing_is_compared_with_a_ring_that_was_disturbed() {
     assert_eq!(points, [(Some(2.0), Spread::exact(8.0)), (Some(4.0), Spread::exact(8.0))]);
 }
 
+#[test]
+fn among_as_many_workers_speed_ups_are_rows() {
+    let of_turn = |turn| [bench("ring", 4, None, turn, 8.0), bench("gloo", 4, None, turn, f64::from(4 + turn))];
+    let figure = figure((0..3).flat_map(of_turn).collect(), "step-speed-up");
+    assert_eq!(figure.panels[0].series.len(), 1);
+    let expected = Spread { value: 1.6, low: 8.0 / 6.0, high: 2.0 };
+    assert_eq!(spreads(series(&figure, 0, "gloo")), [(None, expected)]);
+}
+
 /// The title and the description are shown; what was planned and did not happen is marked; what failed as it was to fail is no failure.
 #[test]
 fn a_page_says_what_was_planned() {
