@@ -15,7 +15,7 @@ use gleaner_algorithms::schedule::{self, Cost, Fault, Program, Proof};
 use gleaner_algorithms::{Method, Rank};
 use gleaner_units::{self as units, Rate, grouped};
 
-use crate::calibrate::file::{Calibration, CalibrationError};
+use crate::calibrate::file::Calibration;
 use crate::choice::{self, Choice};
 use crate::report::{self, CommandError};
 use compare::Comparison;
@@ -105,7 +105,7 @@ struct Report {
 
 impl Plan {
     /// The same with the latency and the bandwidth that were measured, if a file has them.
-    fn measured(mut self) -> Result<Self, CalibrationError> {
+    fn measured(mut self) -> Result<Self, CommandError> {
         if let Some(path) = &self.calibration {
             (self.latency, self.bandwidth) = Calibration::read(path)?.network();
         }
