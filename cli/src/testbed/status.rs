@@ -110,7 +110,7 @@ fn look(only: Option<&str>) -> Result<Vec<Picture>, NetworkError> {
                 let before = samples(&network)?;
                 networks.push((name, Some((network, before))));
             }
-            Err(NetworkError::Half { .. }) => networks.push((name, None)),
+            Err(NetworkError::Half(..)) => networks.push((name, None)),
             // It was removed since its name was read.
             Err(NetworkError::None { .. }) if only.is_none() => {}
             Err(error) => return Err(error),

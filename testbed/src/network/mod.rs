@@ -107,7 +107,7 @@ impl Network {
         names.extend(nodes(name, topology).into_iter().map(|node| node.namespace));
         names.retain(|namespace| inside::path(namespace).exists());
         if !names.is_empty() {
-            return Err(NetworkError::Others { namespaces: names });
+            return Err(NetworkError::Others(names));
         }
         let is_relayed = changes.by_relay || changes.may_delay && kernel.relays();
         let mut state = State::new(name, topology, is_relayed, changes.seed)?;
@@ -115,7 +115,7 @@ impl Network {
         match remove::remove(&state) {
             Ok(()) => Err(failure),
             Err(removal) => {
-                Err(NetworkError::Twice { failure: Box::new(failure), removal: Box::new(removal) })
+                Err(NetworkError::Twice(Box::new(failure), Box::new(removal)))
             }
         }
     }
@@ -128,7 +128,7 @@ impl Network {
         }
         match State::read(name)? {
             Some(state) if state.complete => Ok(Self { state }),
-            Some(_) => Err(NetworkError::Half { name: name.into() }),
+            Some(_) => Err(NetworkError::Half(name.into())),
             None => Err(NetworkError::None { name: name.into(), there: Self::names()? }),
         }
     }
@@ -245,7 +245,7 @@ impl Network {
             && kernel.netem.is_err()
             && !state.is_relayed
         {
-            return Err(NetworkError::NotRelayed { name: state.name });
+            return Err(NetworkError::NotRelayed(state.name));
         }
         let lock = state::lock()?;
         state.write()?;

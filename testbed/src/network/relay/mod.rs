@@ -104,12 +104,12 @@ impl Question {
 
 fn dead(name: &str) -> impl FnOnce(io::Error) -> NetworkError {
     let name = name.to_owned();
-    |error| NetworkError::DeadRelay { name, error: error.to_string() }
+    |error| NetworkError::DeadRelay(name, error.to_string())
 }
 
 /// Starts the process, which is this program, for a network whose namespaces and interfaces are there; waits until it carries packets.
 pub(super) fn start(name: &str) -> Result<(), NetworkError> {
-    let failed = |said: String| NetworkError::NoRelay { name: name.to_owned(), said };
+    let failed = |said: String| NetworkError::NoRelay(name.to_owned(), said);
     let started = || -> io::Result<Child> {
         let mut command = Command::new(current_exe()?);
         // In a group of its own, so that a Ctrl-C does not end it.
@@ -138,9 +138,9 @@ pub(super) fn start(name: &str) -> Result<(), NetworkError> {
 /// # Errors
 /// A network that is not there or is not relayed, or an interface that cannot be held.
 pub fn run(name: &str) -> Result<(), NetworkError> {
-    let failed = |error: io::Error| NetworkError::NoRelay { name: name.to_owned(), said: error.to_string() };
+    let failed = |error: io::Error| NetworkError::NoRelay(name.to_owned(), error.to_string());
     let state = State::read(name)?.filter(|state| state.is_relayed);
-    let state = state.ok_or_else(|| NetworkError::NotRelayed { name: name.to_owned() })?;
+    let state = state.ok_or_else(|| NetworkError::NotRelayed(name.to_owned()))?;
     let ends = ends(&state)?;
     // Where it is found by who removes the network.
     let home = std::fs::File::open(inside::path(name)).map_err(failed)?;
