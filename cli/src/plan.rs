@@ -159,8 +159,9 @@ fn text(arguments: Plan) -> Result<String, CommandError> {
     let k = choice::k(&method, workers, n)?;
     limit(&method, workers, n)?;
     let shape = method.shape(workers, n)?;
-    let schedules = method.schedules_of(&shape, &method.structure(&shape, &method.memory(&shape))?);
-    let proof = schedule::check(schedules).map_err(|error| format!("the method's schedules are wrong: {error}"))?;
+    let structure = method.structure(&shape, &method.memory(&shape))?;
+    let proof = schedule::check(method.schedules_of(&shape, &structure))
+        .map_err(|error| format!("the method's schedules are wrong: {error}"))?;
 
     let heading = format!(
         "{} among {} {}: n = {}, k = {}",

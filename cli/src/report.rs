@@ -14,7 +14,9 @@ pub type CommandError = Box<dyn std::error::Error + Send + Sync>;
 pub fn print(report: &str) -> Result<(), CommandError> {
     let mut out = io::stdout().lock();
     match out.write_all(report.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(format!("the report cannot be printed: {e}").into()),
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            Err(format!("the report cannot be printed: {e}").into())
+        }
         _ => Ok(()),
     }
 }

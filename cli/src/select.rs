@@ -75,7 +75,9 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
     let n = files[0].len();
     if n >= u32::MAX as usize {
         let most = u32::MAX - 1;
-        return Err(format!("the gradients have {n} entries; expected at most {most}: give a part of them").into());
+        return Err(
+            format!("the gradients have {n} entries; expected at most {most}: give a part of them").into()
+        );
     }
     let layers = match &arguments.layers[..] {
         [] => Layers::from(n),
@@ -111,8 +113,7 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-const NO_LAYERS: &str =
-    "the selector layers needs to know them; give the lengths of the layers with --layers, such as --layers 432,16";
+const NO_LAYERS: &str = "the selector layers needs to know them; give the lengths of the layers with --layers, such as --layers 432,16";
 
 /// The selectors that were named; None for all.
 fn named(arguments: &Select) -> Result<Option<Vec<Entrant>>, CommandError> {

@@ -384,8 +384,7 @@ fn predict(simulate: &Simulate) -> Result<String, CommandError> {
         let workload = simulate.workload(&method, &network, n, Steps::default())?;
         let (traces, network) =
             simulation::traces_on(&network, &method, (workers, n), workload, &bench_gradient)?;
-        let replayed =
-            simulation::calibration::median(&traces, &machine, &network, simulate.svg.is_some());
+        let replayed = simulation::calibration::median(&traces, &machine, &network, simulate.svg.is_some());
         if let Some(path) = &simulate.svg {
             report::save(path, &picture::svg(&method.label(), &replayed, &network)?)?;
         }

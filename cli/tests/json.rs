@@ -137,8 +137,7 @@ fn the_page_lists_what_the_commands_print() {
 
     let mut printed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (section, words) in RUNS {
-        let makes_networks =
-            ["testbed up", "testbed status", "testbed chaos"].contains(&section);
+        let makes_networks = ["testbed up", "testbed status", "testbed chaos"].contains(&section);
         if makes_networks && !networks {
             continue;
         }

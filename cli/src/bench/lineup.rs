@@ -49,13 +49,15 @@ mod tests {
         choice: Choice,
     }
 
+    type Lineup = (Vec<Entrant>, Vec<Refusal>);
+
     fn enlisted(arguments: &str, workers: u32, n: usize) -> Result<Lineup, String> {
         let command = Command::parse_from(["bench"].into_iter().chain(arguments.split(' ')));
         enlist(&command.choice, Collection::Global, workers, n).map_err(|reason| reason.to_string())
     }
 
-    fn names(lineup: &Lineup) -> Vec<&str> {
-        lineup.entrants.iter().map(|entrant| entrant.method.collective().name()).collect()
+    fn names(entrants: &[Entrant]) -> Vec<&str> {
+        entrants.iter().map(|entrant| entrant.method.collective().name()).collect()
     }
 
     /// So many entries that a method with one block cannot number them, and one with 16 can.
@@ -64,14 +66,14 @@ mod tests {
     #[test]
     fn every_listed_method_takes_part_or_is_refused_for_a_reason() {
         for (workers, n) in [(1, 0), (1, 100), (6, 100), (7, 3), (16, LONG)] {
-            let lineup = enlisted("--method all", workers, n).unwrap();
-            let mut all = names(&lineup);
-            all.extend(lineup.refused.iter().map(|refusal| &*refusal.method));
+            let (entrants, refused) = enlisted("--method all", workers, n).unwrap();
+            let mut all = names(&entrants);
+            all.extend(refused.iter().map(|refusal| &*refusal.method));
             let mut known: Vec<&str> = Method::all().map(|m| m.collective().name()).collect();
             all.sort_unstable();
             known.sort_unstable();
             assert_eq!(all, known, "{workers} workers, {n} entries");
-            for Refusal { method, reason } in &lineup.refused {
+            for Refusal { method, reason } in &refused {
                 assert_eq!(enlisted(&format!("--method {method}"), workers, n).unwrap_err(), *reason);
             }
         }
@@ -79,18 +81,18 @@ mod tests {
 
     #[test]
     fn a_method_that_does_not_fit_is_passed_over_only_where_all_are_asked_for() {
-        let lineup = enlisted("--method all", 16, LONG).unwrap();
-        assert!(names(&lineup).contains(&"ring"));
-        assert!(lineup.refused.iter().any(|refusal| refusal.method == "recursive-doubling"));
+        let (entrants, refused) = enlisted("--method all", 16, LONG).unwrap();
+        assert!(names(&entrants).contains(&"ring"));
+        assert!(refused.iter().any(|refusal| refusal.method == "recursive-doubling"));
         let error = enlisted("--method ring,recursive-doubling", 16, LONG).unwrap_err();
         assert!(error.contains("recursive-doubling cuts 8589934592 entries"), "{error}");
     }
 
     #[test]
     fn names_stand_in_the_order_given_and_may_be_repeated() {
-        let lineup = enlisted("--method ring,spardl,ring --k 5", 3, 100).unwrap();
-        assert_eq!(names(&lineup), ["ring", "spardl", "ring"]);
-        assert_eq!(lineup.entrants.iter().map(|entrant| entrant.k).collect::<Vec<_>>(), [100, 5, 100]);
+        let (entrants, _) = enlisted("--method ring,spardl,ring --k 5", 3, 100).unwrap();
+        assert_eq!(names(&entrants), ["ring", "spardl", "ring"]);
+        assert_eq!(entrants.iter().map(|entrant| entrant.k).collect::<Vec<_>>(), [100, 5, 100]);
     }
 
     #[test]

@@ -3,16 +3,15 @@
 use std::time::Instant;
 
 use gleaner_runtime::{self as runtime, Config, Error, Failure, Gradients, Layout, Session, Update};
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::Bench;
 use super::chosen::AutoReport;
 use super::floor::Floor;
 use super::gradient::Gradient;
 use super::lineup::{Entrant, enlist};
 use super::mass::Mass;
 use super::summary::{Facts, Record, Report, Sample, Summary};
-use super::Bench;
 use crate::crew::{Display, Progress, gather};
 use crate::report::{self, CommandError};
 

@@ -115,8 +115,8 @@ mod tests {
 
     use super::*;
     use crate::bench::lineup::Entrant;
-    use crate::choice::Refusal;
     use crate::bench::summary::{Facts, Record, Sample};
+    use crate::choice::Refusal;
 
     fn taking(method: Method, seconds: f64) -> Summary {
         let sample = Sample { seconds, ..Sample::default() };

@@ -184,7 +184,8 @@ impl Calibration {
     /// The first thing that differs.
     pub fn check(&self, path: &Path, wanted: &Wanted<'_>) -> Result<(), CommandError> {
         let other = |what, found: String, wanted: String| {
-            let differs = format!("it was measured with {found}, and {wanted} is planned for; calibrate again there");
+            let differs =
+                format!("it was measured with {found}, and {wanted} is planned for; calibrate again there");
             Err(format!("{} is of another {what}: {differs}", path.display()).into())
         };
         let method = wanted.method.to_string();

@@ -15,8 +15,8 @@ use super::ALONE;
 use super::file::{Calibration, Sample};
 use crate::bench::gradient::Gradient;
 use crate::bench::measure::PARAMETER;
-use crate::crew::gather;
 use crate::choice::{self, ChoiceError};
+use crate::crew::gather;
 use crate::crew::{Display, Progress};
 use crate::report::{CommandError, probe};
 

@@ -83,7 +83,8 @@ impl Layers {
         }
         let timed = list.iter().any(|layer| layer.seconds.is_some());
         if let (true, Some(_), Some(path)) = (timed, backward, path) {
-            let twice = "has the times of the layers, and --backward gives another one; leave one of them out";
+            let twice =
+                "has the times of the layers, and --backward gives another one; leave one of them out";
             return Err(format!("{} {twice}", path.display()).into());
         }
         if let (false, Some(backward)) = (timed, backward) {
@@ -120,7 +121,8 @@ impl Layers {
 /// The forward pass, if it is given, and the layers.
 fn read(path: &Path) -> Result<(Option<f64>, Vec<NamedLayer>), CommandError> {
     let shown = path.display();
-    let text = fs::read_to_string(path).map_err(|e| format!("the layers cannot be read from {shown}: {e}"))?;
+    let text =
+        fs::read_to_string(path).map_err(|e| format!("the layers cannot be read from {shown}: {e}"))?;
     let wrong = |what: String| {
         CommandError::from(format!(
             "{shown}: {what}; expected JSON such as {{\"layers\": [{{\"name\": \"fc\", \"entries\": 1000, \"seconds\": 0.002}}]}}, or CSV \
@@ -146,7 +148,11 @@ fn read(path: &Path) -> Result<(Option<f64>, Vec<NamedLayer>), CommandError> {
                 None => None,
             };
             let fits = fields.len() == header.split(',').count() && !fields[0].is_empty();
-            fits.then_some(NamedLayer { name: fields[0].to_owned(), entries: fields[1].parse().ok()?, seconds })
+            fits.then_some(NamedLayer {
+                name: fields[0].to_owned(),
+                entries: fields[1].parse().ok()?,
+                seconds,
+            })
         };
         layer().ok_or_else(|| wrong(format!("line {number} is '{line}'")))
     };

@@ -51,7 +51,11 @@ impl Step {
     }
 
     /// Reads the files into the accumulators, without a copy in between.
-    pub fn accumulate(&mut self, gradients: &[Vector], before: Option<&[Vector]>) -> Result<(), CommandError> {
+    pub fn accumulate(
+        &mut self,
+        gradients: &[Vector],
+        before: Option<&[Vector]>,
+    ) -> Result<(), CommandError> {
         for (r, (residual, gradient)) in self.ensemble.residuals.iter_mut().zip(gradients).enumerate() {
             let sum = |error: AccumulateError| -> CommandError {
                 let path = gradient.path().display();
@@ -78,7 +82,8 @@ impl Step {
     pub fn all_reduce(&mut self) -> Result<Reduced, CommandError> {
         let executions: Result<Vec<_>, _> =
             (0..self.ensemble.residuals.len()).map(|rank| self.ensemble.begin(rank)).collect();
-        let step = schedule::lockstep(executions?).map_err(|error| format!("the all-reduce failed: {error}"))?;
+        let step =
+            schedule::lockstep(executions?).map_err(|error| format!("the all-reduce failed: {error}"))?;
         let largest = |count: fn(&Run) -> u64| step.runs.iter().map(count).max().unwrap_or(0);
         let mut reduced = Reduced {
             update: Vec::new(),

@@ -5,7 +5,16 @@ use crate::report::columns;
 use gleaner_units::grouped;
 
 const HEADINGS: [&str; 11] = [
-    "selector", "ms", "x read", "entries", "of k", "L2 mass", "overlap", "build-up", "padding", "threshold",
+    "selector",
+    "ms",
+    "x read",
+    "entries",
+    "of k",
+    "L2 mass",
+    "overlap",
+    "build-up",
+    "padding",
+    "threshold",
     "idling",
 ];
 

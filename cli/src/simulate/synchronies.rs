@@ -158,7 +158,10 @@ mod tests {
 
     #[test]
     fn names_are_read_with_their_options() {
-        let names = |text: &str| chosen(text).map(|all| all.iter().map(|one| one.name()).collect::<Vec<_>>());
+        let names = |text: &str| {
+            let all = chosen(text).map_err(|reason| reason.to_string())?;
+            Ok::<_, String>(all.iter().map(|one| one.name()).collect::<Vec<_>>())
+        };
         assert_eq!(names("all").unwrap(), ["bsp", "asp", "ssp/3", "dssp/3-15", "r2sp", "osp/budget=bound"]);
         assert_eq!(
             names("bsp,osp/lgp=off,budget=0.5,ssp/1").unwrap(),

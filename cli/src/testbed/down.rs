@@ -27,8 +27,7 @@ pub struct Down {
 
 /// Runs it.
 pub fn run(down: &Down) -> Result<ExitCode, CommandError> {
-    let names =
-        if down.all { Network::names()? } else { vec![down.name.clone()] };
+    let names = if down.all { Network::names()? } else { vec![down.name.clone()] };
     // One that cannot be removed does not keep the others.
     let mut refused = Vec::new();
     for name in names {

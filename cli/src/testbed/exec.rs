@@ -32,6 +32,8 @@ pub fn run(exec: &Exec) -> Result<ExitCode, CommandError> {
     let (program, arguments) = exec.command.split_first().ok_or("expected a command after --")?;
     let mut command = network.command(&exec.host, program)?;
     let error = command.args(arguments).exec();
-    Err(format!("`ip netns exec` cannot be run: {error}; install it, on Debian with apt-get install iproute2")
-        .into())
+    Err(format!(
+        "`ip netns exec` cannot be run: {error}; install it, on Debian with apt-get install iproute2"
+    )
+    .into())
 }

@@ -109,9 +109,7 @@ fn store(pages: &Pages, measurements: &Path, wanted: &BTreeMap<String, Asked>) -
         })?;
         let stored = Stored::of(&run, &asked.numbers)?;
         let text = stored.text()?;
-        let mut write = |file: &Path, text: &str| {
-            staged.write(file, |out| out.write_all(text.as_bytes()))
-        };
+        let mut write = |file: &Path, text: &str| staged.write(file, |out| out.write_all(text.as_bytes()));
         write(&measurements.join(format!("{experiment}.jsonl")), &text)?;
         for (file, svg) in drawn(run, asked)? {
             make(&pictures)?;
@@ -126,8 +124,7 @@ fn drawn(run: Run, asked: &Asked) -> Result<Vec<(String, String)>, CommandError>
     if asked.pictures.is_empty() {
         return Ok(Vec::new());
     }
-    let all: BTreeMap<String, String> =
-        gallery(&figures(&[run]))?.into_iter().collect();
+    let all: BTreeMap<String, String> = gallery(&figures(&[run]))?.into_iter().collect();
     let one = |picture: &Picture| {
         let svg = all.get(&picture.picture).ok_or_else(|| {
             let names: Vec<&str> = all.keys().map(String::as_str).collect();

@@ -66,7 +66,11 @@ mod tests {
     #[test]
     fn the_first_difference_is_reported_with_its_ranks() {
         let all = |last: &str| -> Vec<(usize, Vec<String>)> {
-            ["abc", last, "abc"].map(|digest| vec!["1".into(), digest.into()]).into_iter().enumerate().collect()
+            ["abc", last, "abc"]
+                .map(|digest| vec!["1".into(), digest.into()])
+                .into_iter()
+                .enumerate()
+                .collect()
         };
         let compare = |values: &[(usize, Vec<String>)]| compare(&["seed", "parameters"], values, "do this");
         compare(&all("abc")).unwrap();

@@ -103,10 +103,7 @@ fn shown(progress: &Progress) -> crew::Progress {
 fn table(s: &Summary) -> String {
     let accuracy = s.held_out_accuracy.map_or(String::new(), |a| format!(", accuracy {:.1}%", a * 100.0));
     let rows = [
-        (
-            "model",
-            format!("{} with {} parameters, on {}", s.model, units::grouped(s.params as u64), s.data),
-        ),
+        ("model", format!("{} with {} parameters, on {}", s.model, units::grouped(s.params as u64), s.data)),
         ("workers", format!("{}{}, exchanging by {}{}", s.workers, servers(s.servers), s.method, under(s))),
         (
             "steps",

@@ -126,9 +126,11 @@ impl<'a> Run<'a> {
         let (model, mut parameters) =
             settings.model.build(dataset.input, dataset.classes, settings.seed, &device)?;
         let identity = settings.identity(&dataset, workers);
-        let shared =
-            [&identity[..], &[("schedule", settings.schedule()), ("starting parameters", parameters.digest()?)]]
-                .concat();
+        let shared = [
+            &identity[..],
+            &[("schedule", settings.schedule()), ("starting parameters", parameters.digest()?)],
+        ]
+        .concat();
         expect_agreement(session, &shared, "start every worker with the same program, options and data")?;
         // Before servers put their state in its place.
         let checkpoints = all_can(session, open_checkpoints(settings, rank, &identity))?;
@@ -346,7 +348,8 @@ impl<'a> Run<'a> {
             servers: self.session.servers(),
             seconds_batch_computation_colocated: mean(with_servers),
             seconds_batch_computation_apart: mean(apart).filter(|_| self.session.servers() > 0),
-            background_share: clock.spent.deferred as f64 / (steps_here as f64 * self.parameters.count() as f64),
+            background_share: clock.spent.deferred as f64
+                / (steps_here as f64 * self.parameters.count() as f64),
             background_bound: clock.most.map(|most| most as f64 / self.parameters.count() as f64),
             seconds_waited: clock.waits.seconds().to_vec(),
             best_held_out_loss: best.held_out_loss,

@@ -60,8 +60,8 @@ fn a_slow_worker_makes_all_steps_longer() {
     assert_eq!(code, 0, "{said}");
     // The steps before and after are the control: whatever else the machine has to do makes all of them longer.
     let steps = steps(&bed.records()[0]);
-    let [before, slow, after] = [&steps[..30], &steps[30..60], &steps[60..]]
-        .map(|some| median(some.iter().copied()));
+    let [before, slow, after] =
+        [&steps[..30], &steps[30..60], &steps[60..]].map(|some| median(some.iter().copied()));
     assert!(slow > 1.5 * before && slow > 1.5 * after, "{before} s before, {slow} s slow, {after} s after");
 }
 

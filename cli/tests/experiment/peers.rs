@@ -35,7 +35,8 @@ fn a_peer_that_hangs_is_ended_at_its_limit() {
     }
     let bed = Bed::new(&all_reduces("'ring', 'gloo'").replace("20s", "6s"));
     let python = bed.directory.path().join("python");
-    fs::write(&python, "#!/bin/sh\n[ \"$1\" = -c ] && exit\ntrap '' TERM\nwhile :; do sleep 1; done\n").unwrap();
+    fs::write(&python, "#!/bin/sh\n[ \"$1\" = -c ] && exit\ntrap '' TERM\nwhile :; do sleep 1; done\n")
+        .unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
     let name = named("peerhang");
     let (code, said) = bed.run(&["--name", &name, "--python", python.to_str().unwrap()]);
@@ -80,7 +81,8 @@ fn a_peer_that_goes_around_the_links_has_failed() {
     }
     let bed = Bed::new(&all_reduces("'gloo'"));
     let python = bed.directory.path().join("python");
-    fs::write(&python, "#!/bin/sh\n[ \"$1\" = -c ] || echo '{\"params\": 50000, \"seconds\": 0.001}'\n").unwrap();
+    fs::write(&python, "#!/bin/sh\n[ \"$1\" = -c ] || echo '{\"params\": 50000, \"seconds\": 0.001}'\n")
+        .unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
     let (code, said) = bed.run(&["--name", &named("peeraway"), "--python", python.to_str().unwrap()]);
     assert!(code == 1 && said.contains("it went around the emulated links"), "{code}: {said}");
@@ -115,7 +117,10 @@ fn an_iteration_is_measured_beside_ddp() {
     assert_eq!(of("ring").unwrap()["params"].as_f64().unwrap(), all("entries"));
     match of("ddp") {
         Some(ddp) => {
-            assert!(ddp["seconds_iteration"].as_f64().unwrap() >= all("seconds"), "its compute is emulated: {ddp}");
+            assert!(
+                ddp["seconds_iteration"].as_f64().unwrap() >= all("seconds"),
+                "its compute is emulated: {ddp}"
+            );
             assert_eq!(ddp["params"].as_f64().unwrap(), all("entries"));
             assert!(ddp["library"].as_str().unwrap().contains("compute emulated"), "{ddp}");
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::case::order;
-use super::chaos::{self, Event};
+use super::chaos;
 use super::interrupt::Interrupt;
 use super::job::{Ended, Job, Seats};
 use super::machine::Processors;
@@ -116,7 +116,8 @@ impl Plan {
         mut on_progress: impl FnMut(&Progress) + Send,
     ) -> Result<Tally, Error> {
         let store = Store::open(&options.out, &self.experiment.texts, options.resume)?;
-        let interrupt = Interrupt::listen().map_err(|error| format!("signals cannot be listened to: {error}"))?;
+        let interrupt =
+            Interrupt::listen().map_err(|error| format!("signals cannot be listened to: {error}"))?;
         let left = |&(turn, job): &(u32, &Job)| job.cases.iter().any(|case| !store.has(case, turn));
         let mut sequence: Vec<(u32, Job)> = self
             .sequence()

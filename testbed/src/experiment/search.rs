@@ -198,7 +198,8 @@ impl Search {
                 let Self { from, to, number, .. } = self;
                 let expected = "expected a range that holds one, and a number that falls as the value rises";
                 let last = format!("the last tried, {value}, brought {found}");
-                let none = format!("no value from {from} to {to} brings '{number}' to {aim}; {last}; {expected}");
+                let none =
+                    format!("no value from {from} to {to} brings '{number}' to {aim}; {last}; {expected}");
                 return Err(Error::from(none).into());
             }
             (low, high) = if found > aim { (value, high) } else { (low, value) };

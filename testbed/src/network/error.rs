@@ -16,9 +16,7 @@ pub enum NetworkError {
     #[error("the command {0} is not here; install it, on Debian with apt-get install {1}")]
     Missing(&'static str, &'static str),
     /// No namespaces.
-    #[error(
-        "this machine makes no network namespaces: {0}; expected CAP_SYS_ADMIN and a kernel with them"
-    )]
+    #[error("this machine makes no network namespaces: {0}; expected CAP_SYS_ADMIN and a kernel with them")]
     Namespaces(String),
     /// The kernel lacks something.
     #[error(

@@ -114,9 +114,7 @@ impl Network {
         let Err(failure) = build::build(&mut state, &kernel, &lock) else { return Ok(Self { state }) };
         match remove::remove(&state) {
             Ok(()) => Err(failure),
-            Err(removal) => {
-                Err(NetworkError::Twice(Box::new(failure), Box::new(removal)))
-            }
+            Err(removal) => Err(NetworkError::Twice(Box::new(failure), Box::new(removal))),
         }
     }
 

@@ -62,7 +62,9 @@ fn one(directory: &Path, real: &Path) -> Result<Run, Error> {
     // Bytes, since a torn line may end within a character.
     let shown = path.display();
     let bytes = fs::read(&path).map_err(|source| {
-        format!("'{shown}' cannot be read: {source}; expected the measurements that `gleaner testbed run` wrote")
+        format!(
+            "'{shown}' cannot be read: {source}; expected the measurements that `gleaner testbed run` wrote"
+        )
     })?;
     let (mut records, mut notes) = (Vec::new(), Vec::new());
     for Line { number, record, .. } in lines(&bytes) {
@@ -75,7 +77,9 @@ fn one(directory: &Path, real: &Path) -> Result<Run, Error> {
             },
             Err(Unread::Newer(found)) => {
                 let reads = format!("this program reads formats up to {VERSION}; use a newer gleaner");
-                return Err(format!("'{shown}', line {number}: format {found} of measurements, but {reads}").into());
+                return Err(
+                    format!("'{shown}', line {number}: format {found} of measurements, but {reads}").into()
+                );
             }
             Err(torn @ Unread::Torn) => notes.push(format!("the last line, {number}: {torn}")),
             Err(Unread::Other(reason)) => {

@@ -127,7 +127,8 @@ fn nothing_is_compared_with_a_ring_that_was_disturbed() {
 
 #[test]
 fn among_as_many_workers_speed_ups_are_rows() {
-    let of_turn = |turn| [bench("ring", 4, None, turn, 8.0), bench("gloo", 4, None, turn, f64::from(4 + turn))];
+    let of_turn =
+        |turn| [bench("ring", 4, None, turn, 8.0), bench("gloo", 4, None, turn, f64::from(4 + turn))];
     let figure = figure((0..3).flat_map(of_turn).collect(), "step-speed-up");
     assert_eq!(figure.panels[0].series.len(), 1);
     let expected = Spread { value: 1.6, low: 8.0 / 6.0, high: 2.0 };

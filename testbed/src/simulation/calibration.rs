@@ -78,7 +78,9 @@ pub fn fit(cases: &[Prepared], start: &Machine, mut report: impl FnMut(usize, us
     let ends = STARTS.iter().enumerate().map(|(i, factor)| {
         let mut begin = origin;
         begin[..NUMBERS - 1].iter_mut().for_each(|number| *number += factor.ln());
-        descend(cases, begin, &origin, &start.about, |round| report(i * rounds + round, STARTS.len() * rounds))
+        descend(cases, begin, &origin, &start.about, |round| {
+            report(i * rounds + round, STARTS.len() * rounds)
+        })
     });
     let best = ends.min_by(|(a, _), (b, _)| a.total_cmp(b));
     best.map_or_else(|| start.clone(), |(_, numbers)| Machine::of(start.about.clone(), numbers.map(f64::exp)))

@@ -293,8 +293,9 @@ impl Simulation<'_> {
         for history in self.workers.iter().map(|worker| &worker.history) {
             // The last is the step that was not begun.
             let (late, end) = (&history[half..history.len() - 1], history[history.len() - 1][0]);
-            let mean =
-                |field: usize| late.iter().map(|history| history[field]).sum::<f64>() / late.len().max(1) as f64;
+            let mean = |field: usize| {
+                late.iter().map(|history| history[field]).sum::<f64>() / late.len().max(1) as f64
+            };
             let took = (end - history[half][0]) / late.len().max(1) as f64;
             step += took;
             rate += 1.0 / took;

@@ -118,8 +118,7 @@ impl Topology {
 
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, TopologyError> {
-        let text = fs::read_to_string(path)
-            .map_err(|error| TopologyError::Unreadable(path.into(), error))?;
+        let text = fs::read_to_string(path).map_err(|error| TopologyError::Unreadable(path.into(), error))?;
         Self::parse(&text).map_err(|error| TopologyError::File(path.into(), Box::new(error)))
     }
 

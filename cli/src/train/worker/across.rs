@@ -30,9 +30,11 @@ pub fn all_workers(
     let all = gather(session, &Measured { samples, received: received - clock.bytes_at_start, spent })?;
     let steps_of = |spent: &Spent| spent.steps.max(1) as f64;
     let ranks: Vec<&Spent> = all.iter().map(|measured| &measured.spent).collect();
-    let (times, steps) = (clock::typical(&ranks), ranks.iter().map(|spent| spent.steps).sum::<usize>().max(1));
+    let (times, steps) =
+        (clock::typical(&ranks), ranks.iter().map(|spent| spent.steps).sum::<usize>().max(1));
     let most = |number: fn(&Spent) -> f64| ranks.iter().map(|spent| number(spent)).fold(0.0, f64::max);
-    let of_step = |seconds: fn(&Spent) -> f64| ranks.iter().map(|spent| seconds(spent)).sum::<f64>() / steps as f64;
+    let of_step =
+        |seconds: fn(&Spent) -> f64| ranks.iter().map(|spent| seconds(spent)).sum::<f64>() / steps as f64;
     // Workers that do not wait for each other are not equally fast.
     let rate = |of: fn(&Spent) -> (u64, Duration)| -> f64 {
         let rates = all.iter().map(|measured| (measured.samples, of(&measured.spent)));

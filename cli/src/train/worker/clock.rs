@@ -120,7 +120,6 @@ impl Clock {
     pub fn last(&self) -> Times {
         self.spent.late.back().copied().unwrap_or_default()
     }
-
 }
 
 impl Spent {

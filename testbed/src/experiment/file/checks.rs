@@ -71,7 +71,9 @@ pub fn expect_peers(file: &File, cases: &[Case], command: Workload) -> Result<()
                 true => {
                     "ddp needs command = \"train\", a [network], 'steps', and 'layers', a file that gleaner train --layer-times FILE.json wrote"
                 }
-                false => "open-mpi, mpich and gloo need command = \"bench\", a [network], 'steps' and 'warmup'",
+                false => {
+                    "open-mpi, mpich and gloo need command = \"bench\", a [network], 'steps' and 'warmup'"
+                }
             });
         }
         let counts = |params: &Value| params.as_u64().is_some_and(|n| (1..=MOST_ENTRIES).contains(&n));

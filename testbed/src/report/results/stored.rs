@@ -113,12 +113,13 @@ impl Stored {
     /// # Errors
     /// One that is not there, or holds something else.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text =
-            fs::read_to_string(path).map_err(|source| {
-                let name = path.file_stem().unwrap_or_default().display();
-                let advice = format!("measure it by gleaner testbed run experiments/{name}.toml, and store it with --from");
-                format!("'{}' cannot be read: {source}; {advice}", path.display())
-            })?;
+        let text = fs::read_to_string(path).map_err(|source| {
+            let name = path.file_stem().unwrap_or_default().display();
+            let advice = format!(
+                "measure it by gleaner testbed run experiments/{name}.toml, and store it with --from"
+            );
+            format!("'{}' cannot be read: {source}; {advice}", path.display())
+        })?;
         let refuse = |line: usize, reason: String| {
             Error::from(format!("'{}', line {line}: {reason}; store it again with --from", path.display()))
         };

@@ -97,9 +97,13 @@ impl<'a> Product<'a> {
         });
         let product = Self(factors.collect());
         let is_word = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || "_@.-".contains(c));
-        match product.0.iter().all(|(_, word)| !word.is_empty() && is_word(word)) && !text.ends_with(['*', '/']) {
+        match product.0.iter().all(|(_, word)| !word.is_empty() && is_word(word))
+            && !text.ends_with(['*', '/'])
+        {
             true => Ok(product),
-            false => Err(format!("'{text}' cannot be read; expected names and numbers with * and / between them")),
+            false => {
+                Err(format!("'{text}' cannot be read; expected names and numbers with * and / between them"))
+            }
         }
     }
 
