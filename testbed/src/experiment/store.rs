@@ -238,25 +238,6 @@ mod tests {
         }
     }
 
-    /// Early records have no seed where the file named none, and were measured with the default.
-    #[test]
-    fn a_record_without_a_seed_is_of_the_default_seed() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut early = record(0, 0.5);
-        early.case.remove("seed");
-        drop(Store::open(directory.path(), &texts("x"), false).unwrap());
-        let line = serde_json::to_string(&early).unwrap() + "\n";
-        assert!(!line.contains("seed"));
-        fs::write(directory.path().join(record::FILE), &line).unwrap();
-        let store = Store::open(directory.path(), &texts("x"), true).unwrap();
-        let mut case = Case(record(0, 0.5).case);
-        assert!(store.has(&case, 0) && !store.has(&case, 1));
-        case.0.insert("seed".into(), json!(2));
-        assert!(!store.has(&case, 0));
-        drop(store);
-        assert_eq!(fs::read_to_string(directory.path().join(record::FILE)).unwrap(), line);
-    }
-
     #[test]
     fn a_directory_of_something_else_is_refused_and_left_alone() {
         let directory = tempfile::tempdir().unwrap();
