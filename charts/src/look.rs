@@ -1,4 +1,4 @@
-//! Dashes, markers and hatchings, which tell things apart without colours, and colours.
+//! Dashes, markers and hatchings, which distinguish things without colours, and colours.
 
 use std::slice;
 

@@ -10,21 +10,18 @@ pub mod picture;
 mod summary;
 mod table;
 
-use std::io;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::residual::Collection;
-use gleaner_runtime::launcher::LaunchError;
-use gleaner_runtime::staged::StagedError;
-use gleaner_runtime::{Config, ConfigError, Error};
+use gleaner_runtime::Config;
 
-use crate::choice::{Choice, ChoiceError};
+use crate::choice::Choice;
 use crate::crew::{self, Role};
-use crate::report;
-use gleaner_charts::DrawError;
+use crate::report::{self, CommandError};
 use gleaner_units::{self as units, Rate};
 use summary::Report;
 
@@ -95,62 +92,12 @@ fn several(method: clap::Arg) -> clap::Arg {
     method.value_name("METHODS").help(short.unwrap_or_default()).long_help(long.unwrap_or_default())
 }
 
-/// Why there is nothing to report.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// A method that cannot be.
-    #[error(transparent)]
-    Choice(#[from] ChoiceError),
-    /// Workers that cannot be started.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// A job that failed.
-    #[error(transparent)]
-    Session(#[from] Error),
-    /// Updates that are not the same everywhere.
-    #[error(
-        "the updates of {method} differ between the ranks: rank {rank} has digest {theirs}, rank 0 has {ours}"
-    )]
-    Digest {
-        /// Whose updates.
-        method: &'static str,
-        /// The first rank that differs from rank 0.
-        rank: usize,
-        /// Its digest.
-        theirs: String,
-        /// Rank 0's.
-        ours: String,
-    },
-    /// Other ranks measure something else.
-    #[error("rank {rank} runs with {theirs}, rank 0 with {ours}; start all ranks with the same command line")]
-    Options {
-        /// The first rank that differs from rank 0.
-        rank: usize,
-        /// Its first option that does.
-        theirs: String,
-        /// Rank 0's.
-        ours: String,
-    },
-    /// No place in a job.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// No picture.
-    #[error(transparent)]
-    Draw(#[from] DrawError),
-    /// No file.
-    #[error(transparent)]
-    Staged(#[from] StagedError),
-    /// No output.
-    #[error("the report cannot be printed: {0}")]
-    Print(#[from] io::Error),
-}
-
 impl Bench {
     /// Whether all its methods can run among so many workers.
     ///
     /// # Errors
     /// The first one that cannot.
-    pub fn check(&self, workers: u32) -> Result<(), ChoiceError> {
+    pub fn check(&self, workers: u32) -> Result<(), CommandError> {
         lineup::enlist(&self.choice, |method| self.set(method), workers, self.params).map(drop)
     }
 
@@ -162,29 +109,29 @@ impl Bench {
 }
 
 /// Runs it, as a worker or as the launcher of workers; gives the exit code.
-pub fn run(bench: &Bench) -> Result<u8, BenchError> {
+pub fn run(bench: &Bench) -> Result<ExitCode, CommandError> {
     if !Config::is_worker() {
         bench.check(bench.workers)?;
-        bench.svg.as_deref().map_or(Ok(()), picture::probe)?;
+        bench.svg.as_deref().map_or(Ok(()), report::probe)?;
     }
     if let Role::Launched(code) = crew::assemble(bench.workers, "bench", bench.timeout)? {
-        return Ok(code);
+        return Ok(code.into());
     }
-    let Some(report) = measure::measure(bench)? else { return Ok(0) };
+    let Some(report) = measure::measure(bench)? else { return Ok(ExitCode::SUCCESS) };
     // Before the picture: what took long to measure is not lost with a file.
     report::print(&text(bench, &report))?;
     if let Some(path) = &bench.svg {
         report::save(path, &picture::svg(&report)?)?;
     }
-    Ok(0)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// One method stands by itself, unless it is what remains of all.
 fn text(bench: &Bench, report: &Report) -> String {
     match (&report.methods[..], bench.json) {
-        ([one], true) if !bench.choice.is_all() => format!("{}\n", serde_json::json!(one)),
+        ([one], true) if !bench.choice.is_all() => report::json(one),
         ([one], false) if !bench.choice.is_all() => table::one(one),
-        (_, true) => format!("{}\n", serde_json::json!(report)),
+        (_, true) => report::json(report),
         (_, false) => table::several(report),
     }
 }

@@ -2,23 +2,18 @@
 
 pub mod file;
 mod measure;
-mod told;
+mod table;
 
-use std::io;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use gleaner_algorithms::collectives::RoutineError;
-use gleaner_charts::DrawError;
-use gleaner_runtime::launcher::LaunchError;
-use gleaner_runtime::staged::StagedError;
-use gleaner_runtime::{Config, ConfigError, Error};
+use gleaner_runtime::Config;
 use gleaner_units as units;
 
-use crate::bench::picture::probe;
-use crate::choice::{self, Choice, ChoiceError};
+use crate::choice::{self, Choice};
 use crate::crew::{self, Role};
-use crate::report;
+use crate::report::{self, CommandError};
 
 /// Measure what selecting and exchanging take in a job, and fit the cost model's lines to it
 ///
@@ -51,73 +46,38 @@ pub struct Calibrate {
     timeout: Option<Duration>,
 }
 
-/// Why nothing was calibrated.
-#[derive(Debug, thiserror::Error)]
-pub enum CalibrateError {
-    /// A choice of method that cannot be.
-    #[error(transparent)]
-    Choice(#[from] ChoiceError),
-    /// A choice that is left to measurements.
-    #[error(
-        "a calibration is of one method, and auto would choose one for each size; name a method by --method"
-    )]
-    Auto,
-    /// Nothing to exchange.
-    #[error("a job of one worker exchanges nothing that could be measured; start at least two")]
-    Alone,
-    /// Times that are no lines.
-    #[error("a clock that stood still: the fits need times above 0; measure again")]
-    Fit,
-    /// A method that cannot run.
-    #[error(transparent)]
-    Routine(#[from] RoutineError),
-    /// Workers that cannot be started.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// No place in a job.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// A job that failed.
-    #[error(transparent)]
-    Session(#[from] Error),
-    /// No picture.
-    #[error(transparent)]
-    Draw(#[from] DrawError),
-    /// No file.
-    #[error(transparent)]
-    Staged(#[from] StagedError),
-    /// No output.
-    #[error("the report cannot be printed: {0}")]
-    Print(#[from] io::Error),
-}
+/// What is said where nothing is exchanged.
+const ALONE: &str = "a job of one worker exchanges nothing that could be measured; start at least two";
 
 /// Runs it, as a worker or as the launcher of workers; gives the exit code.
-pub fn run(calibrate: &Calibrate) -> Result<u8, CalibrateError> {
+pub fn run(calibrate: &Calibrate) -> Result<ExitCode, CommandError> {
     let method = calibrate.choice.method()?;
     if method.is_auto() {
-        return Err(CalibrateError::Auto);
+        return Err("a calibration is of one method, and auto would choose one for each size; name a method by --method".into());
     }
     let files = || calibrate.out.iter().chain(&calibrate.svg);
     if !Config::is_worker() {
         if calibrate.workers < 2 {
-            return Err(CalibrateError::Alone);
+            return Err(ALONE.into());
         }
         // Before it takes long to find out.
         measure::check(&method, calibrate.workers)?;
-        files().try_for_each(|path| probe(path))?;
+        files().try_for_each(|path| report::probe(path))?;
     }
     if let Role::Launched(code) = crew::assemble(calibrate.workers, "calibrate", calibrate.timeout)? {
-        return Ok(code);
+        return Ok(code.into());
     }
-    let Some(calibration) = measure::measure(&method, calibrate.timeout, files())? else { return Ok(0) };
+    let Some(calibration) = measure::measure(&method, calibrate.timeout, files())? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     let json = || serde_json::to_string_pretty(&calibration).unwrap_or_default() + "\n";
     // Before the files: what took long to measure is not lost with one of them.
-    report::print(&if calibrate.json { json() } else { told::table(&calibration) })?;
+    report::print(&if calibrate.json { json() } else { table::table(&calibration) })?;
     if let Some(path) = &calibrate.out {
         report::save(path, &json())?;
     }
     if let Some(path) = &calibrate.svg {
-        report::save(path, &told::svg(&calibration)?)?;
+        report::save(path, &table::svg(&calibration)?)?;
     }
-    Ok(0)
+    Ok(ExitCode::SUCCESS)
 }

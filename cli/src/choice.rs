@@ -9,6 +9,9 @@ use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Method, Sparsity};
 
 use gleaner_units as units;
+use serde::Serialize;
+
+use crate::report::CommandError;
 
 /// A method and its sparsity.
 #[derive(clap::Args, Clone, Debug)]
@@ -214,6 +217,38 @@ impl Choice {
         let alone = |name: &str| Self { method: name.to_owned(), options: options(name), ..self.clone() };
         names.into_iter().map(|name| (name.to_owned(), alone(name).method())).collect()
     }
+
+    /// What `of` makes of each of these methods. Where all are asked for, those that cannot run are passed over.
+    ///
+    /// # Errors
+    /// A method that was named and cannot run. Where all are asked for, the first one's reason if none of them can.
+    pub fn each<R>(
+        &self,
+        mut of: impl FnMut(&str, Method) -> Result<R, CommandError>,
+    ) -> Result<(Vec<R>, Vec<Refusal>), CommandError> {
+        let (mut found, mut refused) = (Vec::new(), Vec::new());
+        for (name, method) in self.methods() {
+            match method.map_err(CommandError::from).and_then(|method| of(&name, method)) {
+                Ok(one) => found.push(one),
+                Err(reason) if self.is_all() => {
+                    refused.push(Refusal { method: name, reason: reason.to_string() });
+                }
+                Err(reason) => return Err(reason),
+            }
+        }
+        match refused.first() {
+            Some(first) if found.is_empty() => Err(first.reason.clone().into()),
+            _ => Ok((found, refused)),
+        }
+    }
+}
+
+/// A method that cannot run, and why.
+#[derive(Clone, Debug, Serialize)]
+pub struct Refusal {
+    pub method: String,
+    /// A sentence.
+    pub reason: String,
 }
 
 /// How many of n entries a method delivers among so many workers; a command that is asked for none refuses.

@@ -43,32 +43,20 @@ pub fn main_with(own: impl IntoIterator<Item = Method>) -> ExitCode {
     }
     let done = match command {
         #[cfg(feature = "train")]
-        Command::Train(arguments) => train::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),
-        Command::Bench(arguments) => bench::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),
-        Command::Regress(arguments) => {
-            regress::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string())
-        }
-        Command::Reduce(arguments) => {
-            reduce::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
-        }
-        Command::Select(arguments) => {
-            select::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
-        }
-        Command::Plan(arguments) => {
-            plan::run(arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
-        }
-        Command::Calibrate(arguments) => {
-            calibrate::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string())
-        }
-        Command::MergePlan(arguments) => {
-            merge_plan::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
-        }
+        Command::Train(arguments) => train::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Regress(arguments) => regress::run(&arguments),
+        Command::Reduce(arguments) => reduce::run(&arguments),
+        Command::Select(arguments) => select::run(&arguments),
+        Command::Plan(arguments) => plan::run(arguments),
+        Command::Calibrate(arguments) => calibrate::run(&arguments),
+        Command::MergePlan(arguments) => merge_plan::run(&arguments),
         Command::Launch(arguments) => Ok(launch::run(arguments)),
         Command::Simulate(arguments) => simulate::run(arguments),
         Command::Testbed(testbed) => testbed::run(&testbed),
     };
-    let code = done.unwrap_or_else(|sentence| {
-        say(format_args!("gleaner: {sentence}"));
+    let code = done.unwrap_or_else(|error| {
+        say(format_args!("gleaner: {error}"));
         ExitCode::FAILURE
     });
     report::finish();

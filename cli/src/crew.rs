@@ -5,12 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gleaner_runtime::launcher::{self, Event, Job, LaunchError, Outcome, Output};
-use gleaner_runtime::report::say;
-use gleaner_runtime::{Config, Roles};
+use gleaner_runtime::report::{self, say};
+use gleaner_runtime::{Config, Error, Roles, Session};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Steps that are done, as the worker of rank 0 tells them.
+/// Steps that are done, as the worker of rank 0 reports them.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Progress {
     /// Steps done.
@@ -21,13 +22,26 @@ pub struct Progress {
     pub note: String,
 }
 
+/// What each rank has to say, in their order. A worker without which the others go on says nothing.
+///
+/// # Errors
+/// The job has failed.
+pub fn gather<T: Serialize + DeserializeOwned>(session: &Session, own: &T) -> Result<Vec<T>, Error> {
+    let note = serde_json::to_vec(own).unwrap_or_default();
+    Ok(session.all_gather(&note)?.iter().filter_map(|note| serde_json::from_slice(note).ok()).collect())
+}
+
 /// The kind of event that carries [`Progress`].
 const PROGRESS: &str = "progress";
 
 /// A bar on standard error, if that is a terminal. What is said at its end is cut where the line ends.
 pub fn bar(length: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:16} {pos}/{len} {elapsed} {wide_msg}");
-    ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    let bar = ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    if !bar.is_hidden() {
+        report::share_with_bar();
+    }
+    bar
 }
 
 /// Where rank 0 shows how far it is: at the launcher that started it, or in a bar of its own.
@@ -43,7 +57,7 @@ impl Display {
 
     /// Shows it.
     pub fn show(&self, progress: &Progress) {
-        if !gleaner_runtime::report::event(PROGRESS, progress) {
+        if !report::event(PROGRESS, progress) {
             draw(&self.bar, progress);
         }
     }
@@ -58,7 +72,7 @@ impl Drop for Display {
 /// How long work goes on before it is shown that something does.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Does work that tells nothing of how far it is, and shows what it is once it takes longer than a second.
+/// Does work that does not report how far it is, and shows what it is once it takes longer than a second.
 pub fn meanwhile<R>(shown: &Progress, work: impl FnOnce() -> R) -> R {
     let display = Display::new();
     after(PATIENCE, || display.show(shown), work)
@@ -89,23 +103,20 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
     }
 }
 
-/// The steps that a worker's event tells, if it is of that kind.
-fn told(Event { kind, body, .. }: Event) -> Option<Progress> {
-    if kind == PROGRESS { serde_json::from_value(body).ok() } else { None }
-}
-
 /// How often a line says how far a job is, where standard error is no terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
-/// Shows how far a job is whose workers tell it: in a bar, or where standard error is no terminal, in a line every few seconds.
-pub fn follow(job: Job) -> Result<Outcome, LaunchError> {
+/// Runs a job and shows how far it is, as its workers report it: in a bar, or with `lines` where standard error is no terminal, in a line every few
+/// seconds.
+pub fn follow(job: Job, lines: bool) -> Result<Outcome, LaunchError> {
     let bar = bar(0);
     let mut line = Instant::now();
-    let outcome = launcher::run(job, |event| {
-        let Some(progress) = told(event) else { return };
+    let outcome = launcher::run(job, |Event { kind, body, .. }| {
+        let progress = (kind == PROGRESS).then(|| serde_json::from_value(body).ok()).flatten();
+        let Some(progress): Option<Progress> = progress else { return };
         if !bar.is_hidden() {
             draw(&bar, &progress);
-        } else if line.elapsed() >= BETWEEN_LINES {
+        } else if lines && line.elapsed() >= BETWEEN_LINES {
             line = Instant::now();
             say(format_args!("step {} of {}: {}", progress.done, progress.of, progress.note));
         }
@@ -150,13 +161,7 @@ pub fn assemble_as(
     if let Some(timeout) = timeout {
         job.env.push(("GLEANER_TIMEOUT".into(), format!("{}ms", timeout.as_millis())));
     }
-    let bar = bar(0);
-    let outcome = launcher::run(job, |event| {
-        if let Some(progress) = told(event) {
-            draw(&bar, &progress);
-        }
-    })?;
-    bar.finish_and_clear();
+    let outcome = follow(job, false)?;
     if let Some(failure) = outcome.failure {
         say(format_args!("gleaner {name}: {failure}"));
     }

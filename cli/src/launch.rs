@@ -107,7 +107,7 @@ pub struct Launch {
 /// Runs the subcommand.
 pub fn run(launch: Launch) -> ExitCode {
     let json = launch.json;
-    let outcome = job(launch).and_then(crew::follow);
+    let outcome = job(launch).and_then(|job| crew::follow(job, true));
     match &outcome {
         Err(error) => say(format_args!("gleaner launch: {error}")),
         Ok(Outcome { failure: Some(failure), .. }) => say(format_args!("gleaner launch: {failure}")),
@@ -125,18 +125,18 @@ pub fn run(launch: Launch) -> ExitCode {
             "reason": failure.map(|failure| failure.reason.clone()).or(error),
         });
         let was_interrupted = matches!(&outcome, Ok(Outcome { exit_code: 1.., failure: None }));
-        print(format!("{summary}\n"), was_interrupted);
+        print(crate::report::json(&summary), was_interrupted);
     }
     ExitCode::from(exit_code)
 }
 
-/// Prints it to standard output. A user who interrupted the job does not wait long for somebody to read it.
+/// Prints it to standard output. A user who interrupted the job does not wait long for a reader.
 fn print(text: String, was_interrupted: bool) {
     let (printed, is_printed) = mpsc::channel();
     thread::spawn(move || printed.send(crate::report::print(&text)));
     let limit = if was_interrupted { Duration::from_secs(1) } else { Duration::MAX };
     if let Ok(Err(error)) = is_printed.recv_timeout(limit) {
-        say(format_args!("gleaner launch: the summary cannot be printed: {error}"));
+        say(format_args!("gleaner launch: {error}"));
     }
 }
 

@@ -5,26 +5,21 @@ pub mod layers;
 mod paper;
 pub mod table;
 
-use std::io;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use gleaner_algorithms::Method;
-use gleaner_algorithms::collectives::RoutineError;
 use gleaner_algorithms::forecast::{Model, Network, Speed};
-use gleaner_algorithms::merging::{
-    Costs, MergingError, Optimal, Placement, Predicted, Problem, evaluate, named,
-};
-use gleaner_charts::DrawError;
-use gleaner_runtime::staged::StagedError;
+use gleaner_algorithms::merging::{Costs, Optimal, Placement, Predicted, Problem, evaluate, named};
 use gleaner_units::{self as units, Rate};
 
-use crate::calibrate::file::{Calibration, CalibrationError, Wanted};
-use crate::choice::{self, Choice, ChoiceError};
+use crate::calibrate::file::{Calibration, Wanted};
+use crate::choice::{self, Choice};
 use crate::plan::compare;
-use crate::report;
-use layers::{Layers, LayersError};
+use crate::report::{self, CommandError};
+use layers::Layers;
 use table::{Plan, Row};
 
 /// Show which layers of a model should travel together, and what an iteration then takes
@@ -98,47 +93,13 @@ impl SelectIn {
     }
 }
 
-/// Why there is no plan.
-#[derive(Debug, thiserror::Error)]
-pub enum MergePlanError {
-    /// A choice of method that cannot be.
-    #[error(transparent)]
-    Choice(#[from] ChoiceError),
-    /// Layers that cannot be read.
-    #[error(transparent)]
-    Layers(#[from] LayersError),
-    /// A calibration that cannot be read, or is of something else.
-    #[error(transparent)]
-    Calibration(#[from] CalibrationError),
-    /// Costs that cannot be.
-    #[error(transparent)]
-    Merging(#[from] MergingError),
-    /// A method that has no forecast.
-    #[error(transparent)]
-    Routine(#[from] RoutineError),
-    /// A choice that is left to measurements.
-    #[error(
-        "a calibration is of one method, and auto would choose one; name the method that was calibrated by --method"
-    )]
-    Auto,
-    /// No picture.
-    #[error(transparent)]
-    Draw(#[from] DrawError),
-    /// No file.
-    #[error(transparent)]
-    Staged(#[from] StagedError),
-    /// Nobody reads the report.
-    #[error("the report cannot be printed: {0}")]
-    Print(io::Error),
-}
-
 /// Runs the command.
-pub fn run(arguments: &MergePlan) -> Result<(), MergePlanError> {
-    let text = if arguments.paper { paper::report()? } else { plan(arguments)? };
-    report::print(&text).map_err(MergePlanError::Print)
+pub fn run(arguments: &MergePlan) -> Result<ExitCode, CommandError> {
+    report::print(&if arguments.paper { paper::report()? } else { plan(arguments)? })?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn plan(arguments: &MergePlan) -> Result<String, MergePlanError> {
+fn plan(arguments: &MergePlan) -> Result<String, CommandError> {
     let times = (arguments.forward, arguments.backward);
     let layers = Layers::find(arguments.model.as_deref(), arguments.layers.as_deref(), times)?;
     let choice = arguments.choice.method()?;
@@ -146,27 +107,26 @@ fn plan(arguments: &MergePlan) -> Result<String, MergePlanError> {
     let place = arguments.select_in.place();
     if let Some(path) = &arguments.calibration {
         if choice.is_auto() {
-            return Err(MergePlanError::Auto);
+            return Err(
+                "a calibration is of one method, and auto would choose one; name the method that was calibrated by --method".into()
+            );
         }
         let calibration = Calibration::read(path)?;
         let &MergePlan { workers, bandwidth: rate, latency, .. } = arguments;
         calibration.check(path, &Wanted { method: &choice, workers, rate, latency })?;
         let costs = (&calibration.costs() as &dyn Costs, &calibration.dense() as &dyn Costs);
         let from = format!("costs of {}", path.display());
-        return told(arguments, &layers, (&choice, calibration.workers), place, costs, &from);
+        return compared(arguments, &layers, (&choice, calibration.workers), place, costs, &from);
     }
     // Not missing without a calibration.
     let workers = arguments.workers.unwrap_or(1);
     let latency = arguments.latency.unwrap_or(LATENCY);
-    let rate = match arguments.bandwidth {
-        Some(rate) => rate,
-        None => units::rate(RATE).map_err(|error| LayersError::Quantity(error.to_string()))?,
-    };
+    let rate = arguments.bandwidth.map_or_else(|| units::rate(RATE), Ok)?;
     choice::k(&choice, workers, n)?;
     let network = Network { latency, bytes_per_second: rate.bytes_per_second() };
     let model = Model::new(network, arguments.speed, &choice, n)?;
     let candidates = match choice.is_auto() {
-        true => choice.candidates(workers, n).map_err(RoutineError::from)?,
+        true => choice.candidates(workers, n)?,
         false => vec![choice],
     };
     let mut best: Option<(f64, &Method)> = None;
@@ -182,24 +142,24 @@ fn plan(arguments: &MergePlan) -> Result<String, MergePlanError> {
     let costs = Predicted { model: &model, method, workers };
     let dense = Predicted { model: &model, method: &ring, workers };
     let from = format!("links of {rate} and {latency:?}");
-    told(arguments, &layers, (method, workers), place, (&costs, &dense), &from)
+    compared(arguments, &layers, (method, workers), place, (&costs, &dense), &from)
 }
 
-/// What α is where nobody says it.
+/// α, unless it is given.
 const LATENCY: Duration = Duration::from_micros(50);
 
-/// What links carry where nobody says it.
+/// What links carry, unless it is given.
 const RATE: &str = "1gbit";
 
 /// All strategies for one method's costs, and what layer-wise dense exchange takes: the report, and the picture.
-fn told(
+fn compared(
     arguments: &MergePlan,
     layers: &Layers,
     (method, workers): (&Method, u32),
     place: Placement,
     (costs, dense): (&dyn Costs, &dyn Costs),
     from: &str,
-) -> Result<String, MergePlanError> {
+) -> Result<String, CommandError> {
     let problem = Problem { pass: &layers.pass, costs, place };
     let solution = Optimal::solve(&problem)?;
     let rows = Row::all(&problem)?;
@@ -207,7 +167,7 @@ fn told(
     let dense_layers = evaluate(&dense, &named("layer-wise")?.group(&dense)?)?;
     let plan = Plan {
         model: &layers.model,
-        layers: &layers.told,
+        layers: &layers.list,
         share: layers.share,
         forward: layers.pass.forward(),
         backward: layers.pass.backward(),
@@ -224,5 +184,5 @@ fn told(
         let picture = draw::svg(&plan, &layers.pass, (&problem, &dense_layers))?;
         report::save(path, &picture)?;
     }
-    Ok(if arguments.json { plan.json() } else { plan.table(arguments.svg.as_deref()) })
+    Ok(if arguments.json { report::json(&plan) } else { plan.table(arguments.svg.as_deref()) })
 }

@@ -6,23 +6,20 @@ pub mod draw;
 mod speedup;
 
 use std::fmt::Write as _;
-use std::io;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::forecast::Speed;
-use gleaner_algorithms::schedule::{self, CheckError, Cost, Fault, Program, Proof};
+use gleaner_algorithms::schedule::{self, Cost, Fault, Program, Proof};
 use gleaner_algorithms::{Method, Rank};
-use gleaner_runtime::staged::StagedError;
+use gleaner_units::{self as units, Rate, grouped};
 
-use crate::calibrate::file::{Calibration, CalibrationError};
-use crate::choice::{self, Choice, ChoiceError};
-use crate::report;
+use crate::calibrate::file::Calibration;
+use crate::choice::{self, Choice};
+use crate::report::{self, CommandError};
 use compare::Comparison;
 use draw::MOST_RANKS;
-use gleaner_charts::DrawError;
-use gleaner_units::{self as units, Rate, grouped};
 use speedup::Speedup;
 
 /// The most steps and slots, over all ranks, that are checked one by one: 1024 workers of `clt-k` have so many slots.
@@ -90,53 +87,6 @@ pub struct Plan {
     json: bool,
 }
 
-/// Why there is no plan.
-#[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    /// A choice of method that cannot be.
-    #[error(transparent)]
-    Choice(#[from] ChoiceError),
-    /// A choice of method that cannot be.
-    #[error(transparent)]
-    Method(#[from] MethodError),
-    /// Measured links that cannot be read.
-    #[error(transparent)]
-    Calibration(#[from] CalibrationError),
-    /// Nothing to reduce.
-    #[error("there are 0 parameters; expected at least one")]
-    NoParameters,
-    /// A choice that has no forecast.
-    #[error(transparent)]
-    Routine(#[from] RoutineError),
-    /// More than the checker should be given.
-    #[error(
-        "{method} among {workers} workers has {steps} steps or more and {slots} slots to be checked; \
-        at most {} steps and {} slots are: choose fewer workers", most.0, most.1
-    )]
-    TooLarge { method: &'static str, workers: u32, steps: u64, slots: u64, most: (u64, u64) },
-    /// More than can be drawn.
-    #[error("{workers} ranks cannot be drawn legibly; expected at most {MOST_RANKS} with --svg")]
-    TooManyRanks { workers: u32 },
-    /// A rank outside.
-    #[error("there is no rank {rank}; choose one from 0 to {}", workers - 1)]
-    NoSuchRank { rank: u32, workers: u32 },
-    /// Schedules that do not add up.
-    #[error("the method's schedules are wrong: {0}")]
-    Check(#[from] CheckError),
-    /// A step that cannot be put in words.
-    #[error(transparent)]
-    Step(#[from] Fault),
-    /// No picture.
-    #[error(transparent)]
-    Draw(#[from] DrawError),
-    /// No file.
-    #[error(transparent)]
-    Staged(#[from] StagedError),
-    /// Nobody reads the report.
-    #[error("the report cannot be printed: {0}")]
-    Print(io::Error),
-}
-
 /// What is reported; the names are those of the JSON object.
 #[derive(serde::Serialize)]
 struct Report {
@@ -155,7 +105,7 @@ struct Report {
 
 impl Plan {
     /// The same with the latency and the bandwidth that were measured, if a file has them.
-    fn measured(mut self) -> Result<Self, CalibrationError> {
+    fn measured(mut self) -> Result<Self, CommandError> {
         if let Some(path) = &self.calibration {
             (self.latency, self.bandwidth) = Calibration::read(path)?.network();
         }
@@ -164,16 +114,22 @@ impl Plan {
 }
 
 /// Runs the command.
-pub fn run(arguments: Plan) -> Result<(), PlanError> {
+pub fn run(arguments: Plan) -> Result<ExitCode, CommandError> {
+    report::print(&text(arguments)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(arguments: Plan) -> Result<String, CommandError> {
     let arguments = &arguments.measured()?;
     let mut method = arguments.choice.method()?;
     if arguments.speedup {
         let table = Speedup::new(&method, arguments.workers, arguments.latency, arguments.speed)?;
-        return speedup(arguments, &table);
+        let text = if arguments.json { report::json(&table) } else { table.text() };
+        return drawn(arguments, text, || Ok(table.svg()?));
     }
     let (workers, n) = (arguments.workers, arguments.params.unwrap_or(0));
     if n == 0 {
-        return Err(PlanError::NoParameters);
+        return Err("there are 0 parameters; expected at least one".into());
     }
     let mut resolved = String::new();
     if arguments.compare || method.is_auto() {
@@ -185,22 +141,27 @@ pub fn run(arguments: Plan) -> Result<(), PlanError> {
             if arguments.compare { choice::all().collect() } else { Method::all().collect() };
         let comparison = Comparison::new(choice, methods, (workers, n), network, arguments.speed)?;
         if arguments.compare {
-            return compare(arguments, &comparison);
+            let text = if arguments.json { comparison.json() } else { comparison.table() };
+            return drawn(arguments, text, || Ok(comparison.svg()?));
         }
         method = comparison.best().method.clone();
         resolved = format!("auto takes {}\n", comparison.best());
     }
     if let Some(rank) = arguments.rank.filter(|&r| r >= workers) {
-        return Err(PlanError::NoSuchRank { rank, workers });
+        return Err(format!("there is no rank {rank}; choose one from 0 to {}", workers - 1).into());
     }
     if arguments.svg.is_some() && !arguments.compare && workers > MOST_RANKS {
-        return Err(PlanError::TooManyRanks { workers });
+        return Err(format!(
+            "{workers} ranks cannot be drawn legibly; expected at most {MOST_RANKS} with --svg"
+        )
+        .into());
     }
     let k = choice::k(&method, workers, n)?;
     limit(&method, workers, n)?;
     let shape = method.shape(workers, n)?;
-    let proof =
-        schedule::check(method.schedules_of(&shape, &method.structure(&shape, &method.memory(&shape))?))?;
+    let structure = method.structure(&shape, &method.memory(&shape))?;
+    let proof = schedule::check(method.schedules_of(&shape, &structure))
+        .map_err(|error| format!("the method's schedules are wrong: {error}"))?;
 
     let heading = format!(
         "{} among {} {}: n = {}, k = {}",
@@ -210,7 +171,7 @@ pub fn run(arguments: Plan) -> Result<(), PlanError> {
         grouped(n as u64),
         grouped(k as u64),
     );
-    let mut text = if arguments.json {
+    let text = if arguments.json {
         let blocks = method.collective().blocks(&shape) as usize;
         as_json(arguments, (&method, n), k, blocks, &proof.cost)
     } else {
@@ -219,50 +180,40 @@ pub fn run(arguments: Plan) -> Result<(), PlanError> {
             + "\nchecked: every contribution is counted once, all ranks end with the same sums, nothing deadlocks\n\n"
             + &costs(arguments, (&method, n), proof.cost)
     };
-    if let Some(path) = &arguments.svg {
+    drawn(arguments, text, || {
         let programs: Vec<Program> = (0..workers).map(|rank| proof.program(Rank(rank))).collect();
-        let picture = draw::svg(
-            heading,
-            method.collective().summary().into(),
-            &programs,
-            &proof.cost,
-            Rank(arguments.rank.unwrap_or(0)),
-        )?;
-        report::save(path, &picture)?;
-        if !arguments.json {
-            let _ = writeln!(text, "\nThe picture is in {}.", path.display());
-        }
-    }
-    report::print(&text).map_err(PlanError::Print)
+        let front = Rank(arguments.rank.unwrap_or(0));
+        Ok(draw::svg(heading, method.collective().summary().into(), &programs, &proof.cost, front)?)
+    })
 }
 
-fn speedup(arguments: &Plan, table: &Speedup) -> Result<(), PlanError> {
-    let mut text = if arguments.json { table.json() } else { table.text() };
+/// A report, once its picture is written where one is asked for.
+fn drawn(
+    arguments: &Plan,
+    mut text: String,
+    picture: impl FnOnce() -> Result<String, CommandError>,
+) -> Result<String, CommandError> {
     if let Some(path) = &arguments.svg {
-        report::save(path, &table.svg()?)?;
+        report::save(path, &picture()?)?;
         if !arguments.json {
             let _ = writeln!(text, "\nThe picture is in {}.", path.display());
         }
     }
-    report::print(&text).map_err(PlanError::Print)
-}
-
-fn compare(arguments: &Plan, comparison: &Comparison) -> Result<(), PlanError> {
-    let mut text = if arguments.json { comparison.json() } else { comparison.table() };
-    if let Some(path) = &arguments.svg {
-        report::save(path, &comparison.svg()?)?;
-        if !arguments.json {
-            let _ = writeln!(text, "\nThe picture is in {}.", path.display());
-        }
-    }
-    report::print(&text).map_err(PlanError::Print)
+    Ok(text)
 }
 
 /// Refuses what would fill the memory before any of it is made.
-fn limit(method: &Method, workers: u32, n: usize) -> Result<(), PlanError> {
+fn limit(method: &Method, workers: u32, n: usize) -> Result<(), CommandError> {
     let shape = method.shape(workers, n)?;
-    let refused = |steps, slots, most| {
-        Err(PlanError::TooLarge { method: method.collective().name(), workers, steps, slots, most })
+    let refused = |steps: u64, slots: u64, most: (u64, u64)| {
+        Err(format!(
+            "{} among {workers} workers has {steps} steps or more and {slots} slots to be checked; at most {} steps and {} slots \
+             are: choose fewer workers",
+            method.collective().name(),
+            most.0,
+            most.1
+        )
+        .into())
     };
     let (p, blocks) = (u64::from(workers), u64::from(method.collective().blocks(&shape)));
     if p.max(blocks) > MOST_ROTATED.1 {
@@ -337,8 +288,7 @@ fn as_json(arguments: &Plan, (method, n): (&Method, usize), k: usize, blocks: us
         checked: true,
         seconds: cost.time(arguments.latency, arguments.bandwidth.bytes_per_second()).as_secs_f64(),
     };
-    // A flat object of numbers and a fixed name always serialises.
-    serde_json::to_string(&report).unwrap_or_default() + "\n"
+    report::json(&report)
 }
 
 #[cfg(test)]

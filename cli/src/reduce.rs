@@ -8,16 +8,16 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use gleaner_algorithms::Rank;
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::collectives::{MethodError, RoutineError};
-use gleaner_algorithms::residual::{AccumulateError, Collection};
-use gleaner_algorithms::schedule::ExecutionError;
-use gleaner_runtime::staged::{Staged, StagedError};
+use gleaner_algorithms::collectives::RoutineError;
+use gleaner_algorithms::residual::Collection;
+use gleaner_runtime::staged::Staged;
 
-use crate::choice::{self, Choice, ChoiceError};
-use crate::report;
+use crate::choice::{self, Choice};
+use crate::report::{self, CommandError};
 use gleaner_units::grouped;
 use npy::{NpyError, Vector};
 use step::{Reduced, Step};
@@ -37,7 +37,7 @@ use step::{Reduced, Step};
 pub struct Reduce {
     #[command(flatten)]
     choice: Choice,
-    /// What dropped entries are collected: global (all of them), partial or local; the others are lost
+    /// Which dropped entries are collected: global (all of them), partial or local; the others are lost
     #[arg(long, value_name = "COLLECTION", default_value = "global")]
     residual: Collection,
     /// Directory for update.npy and the residuals
@@ -52,82 +52,6 @@ pub struct Reduce {
     /// The gradients, in the order of the ranks
     #[arg(required = true, value_name = "GRADIENT")]
     gradients: Vec<PathBuf>,
-}
-
-/// Why nothing was reduced.
-#[derive(Debug, thiserror::Error)]
-pub enum ReduceError {
-    /// A choice of method that cannot be.
-    #[error(transparent)]
-    Choice(#[from] ChoiceError),
-    /// A choice of method that cannot be.
-    #[error(transparent)]
-    Method(#[from] MethodError),
-    /// A gradient or a residual that cannot be read.
-    #[error("{rank}: {source}")]
-    File { rank: Rank, source: NpyError },
-    /// Gradients that cannot be added up.
-    #[error(
-        "{} has {len} entries of shape {shape:?}, but {} has {other_len} of shape {other_shape:?}; \
-        expected the gradients of one model from all ranks",
-        path.display(), other_path.display()
-    )]
-    Unlike {
-        path: PathBuf,
-        len: usize,
-        shape: Vec<u64>,
-        other_path: PathBuf,
-        other_len: usize,
-        other_shape: Vec<u64>,
-    },
-    /// A residual of another gradient.
-    #[error(
-        "{} has {found} entries, but the gradients have {expected}; expected the residuals that an earlier step \
-        of the same model wrote",
-        path.display()
-    )]
-    ResidualLength { path: PathBuf, found: usize, expected: usize },
-    /// No residual for a rank.
-    #[error(
-        "{} does not exist; expected residual-0.npy to residual-{last}.npy, one for each of the {} gradients: \
-        leave --residuals out to start from zero",
-        path.display(), last + 1
-    )]
-    ResidualMissing { path: PathBuf, last: usize },
-    /// A residual without a rank.
-    #[error(
-        "{} belongs to another worker than the {workers} whose gradients are given, and would be left \
-        behind: give the gradients of all workers, or remove that file",
-        path.display()
-    )]
-    ResidualLeft { path: PathBuf, workers: usize },
-    /// Gradient and residual that cannot be added.
-    #[error("{rank} ({}): {source}; expected finite sums", path.display())]
-    Sum { rank: Rank, path: PathBuf, source: AccumulateError },
-    /// A place that is none.
-    #[error("{} is no directory; choose another one for --out", path.display())]
-    Out { path: PathBuf },
-    /// A place that cannot be made.
-    #[error("the directory {} cannot be made: {source}", path.display())]
-    Make { path: PathBuf, source: io::Error },
-    /// A result that cannot be written.
-    #[error(transparent)]
-    Staged(#[from] StagedError),
-    /// A choice of method that cannot be, or schedules that do not add up.
-    #[error(transparent)]
-    Routine(#[from] RoutineError),
-    /// What the method had learnt cannot be read.
-    #[error("{}: {what}; expected what an earlier step of the same method and as many workers wrote", path.display())]
-    Memory { path: PathBuf, what: String },
-    /// A run that failed.
-    #[error("the all-reduce failed: {0}")]
-    Run(#[from] ExecutionError),
-    /// A broken invariant.
-    #[error("{0} and rank 0 ended with different updates: this is a mistake in Gleaner, please report it")]
-    Diverged(Rank),
-    /// Nobody reads the report.
-    #[error("the report cannot be printed: {0}")]
-    Print(io::Error),
 }
 
 /// What is reported; the names are those of the JSON object.
@@ -151,10 +75,12 @@ struct Report {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Reduce) -> Result<(), ReduceError> {
+pub fn run(arguments: &Reduce) -> Result<ExitCode, CommandError> {
     let method = arguments.choice.method()?.residual(arguments.residual);
     if arguments.out.exists() && !arguments.out.is_dir() {
-        return Err(ReduceError::Out { path: arguments.out.clone() });
+        return Err(
+            format!("{} is no directory; choose another one for --out", arguments.out.display()).into()
+        );
     }
     let gradients = open_gradients(&arguments.gradients)?;
     let before =
@@ -163,16 +89,14 @@ pub fn run(arguments: &Reduce) -> Result<(), ReduceError> {
     let k = choice::k(&method, gradients.len() as u32, n)?;
     let read = |folder| memory::read(folder, &method, gradients.len());
     let learnt = arguments.residuals.as_deref().map(read).transpose()?;
-    let mut step =
-        Step::prepare(method.clone(), gradients.len() as u32, n, learnt.flatten()).map_err(|e| {
-            match (e, &arguments.residuals) {
-                (ReduceError::Routine(e @ RoutineError::Memory { .. }), Some(folder)) => {
-                    let what = format!("{e}; remove it to start on these residuals afresh");
-                    ReduceError::Memory { path: folder.join(memory::NAME), what }
-                }
-                (e, _) => e,
-            }
-        })?;
+    let step = Step::prepare(method.clone(), gradients.len() as u32, n, learnt.flatten());
+    let mut step = step.map_err(|error| match (error, &arguments.residuals) {
+        (error @ RoutineError::Memory { .. }, Some(folder)) => memory::refused(
+            &folder.join(memory::NAME),
+            &format!("{error}; remove it to start on these residuals afresh"),
+        ),
+        (error, _) => error.into(),
+    })?;
     step.accumulate(&gradients, before.as_deref())?;
     let reduced = step.all_reduce()?;
     write(arguments, &gradients, &step, &reduced)?;
@@ -190,31 +114,36 @@ pub fn run(arguments: &Reduce) -> Result<(), ReduceError> {
         entries_delivered: reduced.update.iter().map(Bag::nonzeros).sum(),
         lost: reduced.lost,
     };
-    let text = if arguments.json { as_json(&report) } else { as_text(&report, &arguments.out) };
-    report::print(&text).map_err(ReduceError::Print)
+    report::print(&if arguments.json { report::json(&report) } else { as_text(&report, &arguments.out) })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Opens the gradients of all ranks, which must be alike.
 ///
 /// # Errors
 /// Files that cannot be read, and gradients of different shapes.
-pub fn open_gradients(paths: &[PathBuf]) -> Result<Vec<Vector>, ReduceError> {
-    let open = |(rank, path): (usize, &PathBuf)| {
-        Vector::open(path).map_err(|source| ReduceError::File { rank: Rank(rank as u32), source })
-    };
-    let gradients = paths.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
+pub fn open_gradients(paths: &[PathBuf]) -> Result<Vec<Vector>, CommandError> {
+    let open = |(rank, path): (u32, &PathBuf)| Vector::open(path).map_err(|error| of_rank(rank, error));
+    let gradients = (0..).zip(paths).map(open).collect::<Result<Vec<_>, _>>()?;
     let first = &gradients[0];
     match gradients.iter().find(|g| g.shape() != first.shape()) {
         None => Ok(gradients),
-        Some(other) => Err(ReduceError::Unlike {
-            path: first.path().into(),
-            len: first.len(),
-            shape: first.shape().into(),
-            other_path: other.path().into(),
-            other_len: other.len(),
-            other_shape: other.shape().into(),
-        }),
+        Some(other) => Err(format!(
+            "{} has {} entries of shape {:?}, but {} has {} of shape {:?}; expected the gradients of one model from all ranks",
+            first.path().display(),
+            first.len(),
+            first.shape(),
+            other.path().display(),
+            other.len(),
+            other.shape()
+        )
+        .into()),
     }
+}
+
+/// What is said of a file of a rank.
+pub fn of_rank(rank: u32, error: NpyError) -> CommandError {
+    format!("{}: {error}", Rank(rank)).into()
 }
 
 fn residual_name(rank: usize) -> String {
@@ -222,23 +151,42 @@ fn residual_name(rank: usize) -> String {
 }
 
 /// One residual for every gradient, and none besides: what is left behind would never be delivered.
-fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, ReduceError> {
+fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, CommandError> {
     let (workers, expected) = (gradients.len(), gradients[0].len());
     let mut residuals = Vec::with_capacity(workers);
     for rank in 0..workers {
         let path = folder.join(residual_name(rank));
         if !path.exists() {
-            return Err(ReduceError::ResidualMissing { path, last: workers - 1 });
+            return Err(format!(
+                "{} does not exist; expected residual-0.npy to residual-{}.npy, one for each of the {workers} gradients: leave \
+                 --residuals out to start from zero",
+                path.display(),
+                workers - 1
+            )
+            .into());
         }
-        let residual =
-            Vector::open(&path).map_err(|source| ReduceError::File { rank: Rank(rank as u32), source })?;
+        let residual = Vector::open(&path).map_err(|error| of_rank(rank as u32, error))?;
         if residual.len() != expected {
-            return Err(ReduceError::ResidualLength { path, found: residual.len(), expected });
+            return Err(format!(
+                "{} has {} entries, but the gradients have {expected}; expected the residuals that an earlier step of the same \
+                 model wrote",
+                path.display(),
+                residual.len()
+            )
+            .into());
         }
         residuals.push(residual);
     }
     let path = folder.join(residual_name(workers));
-    if path.exists() { Err(ReduceError::ResidualLeft { path, workers }) } else { Ok(residuals) }
+    if path.exists() {
+        return Err(format!(
+            "{} belongs to another worker than the {workers} whose gradients are given, and would be left behind: give the \
+             gradients of all workers, or remove that file",
+            path.display()
+        )
+        .into());
+    }
+    Ok(residuals)
 }
 
 /// Writes the residuals and then the update: where the update is, all is.
@@ -247,9 +195,10 @@ fn write(
     gradients: &[Vector],
     step: &Step,
     reduced: &Reduced,
-) -> Result<(), ReduceError> {
+) -> Result<(), CommandError> {
     let (out, shape) = (&arguments.out, gradients[0].shape());
-    fs::create_dir_all(out).map_err(|source| ReduceError::Make { path: out.clone(), source })?;
+    fs::create_dir_all(out)
+        .map_err(|error| format!("the directory {} cannot be made: {error}", out.display()))?;
     let mut staged = Staged::default();
     for (rank, residual) in step.ensemble.residuals.iter().enumerate() {
         let pieces = step.entries().step_by(PIECE).map(|from| from..step.entries().end.min(from + PIECE));
@@ -269,11 +218,6 @@ fn write(
 
 /// Values of a residual that are copied at once.
 const PIECE: usize = 1 << 18;
-
-fn as_json(report: &Report) -> String {
-    // A flat object of numbers and a fixed name always serialises.
-    serde_json::to_string(report).unwrap_or_default() + "\n"
-}
 
 fn as_text(report: &Report, out: &Path) -> String {
     let mut text = String::new();

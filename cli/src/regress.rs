@@ -5,83 +5,53 @@ mod summary;
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use gleaner_regress::data::{Samples, Source};
 use gleaner_regress::settings::Settings;
 use gleaner_regress::{Epoch, Predicted, RegressError, predict, train};
-use gleaner_runtime::launcher::LaunchError;
 use gleaner_runtime::staged::{Staged, StagedError};
-use gleaner_runtime::{Config, Error, Session};
+use gleaner_runtime::{Config, Session};
 use gleaner_units as units;
 
-use crate::choice::ChoiceError;
 use crate::crew::{self, Display, Progress, Role};
-use crate::report;
+use crate::report::{self, CommandError};
 
 pub use arguments::Regress;
 use summary::{PredictionSummary, Summary};
 
-/// Why nothing was trained, predicted or generated.
-#[derive(Debug, thiserror::Error)]
-pub enum CommandError {
-    /// A method that cannot be.
-    #[error(transparent)]
-    Choice(#[from] ChoiceError),
-    /// A run that cannot be, or failed.
-    #[error(transparent)]
-    Regress(#[from] RegressError),
-    /// Workers that cannot be started.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// A job that does not come about.
-    #[error(transparent)]
-    Session(#[from] Error),
-    /// A file that cannot be written.
-    #[error(transparent)]
-    Staged(#[from] StagedError),
-    /// No output.
-    #[error("the summary cannot be printed: {0}")]
-    Print(#[from] io::Error),
-}
-
 /// Runs the command, as a worker or as the launcher of workers; gives the exit code.
-pub fn run(arguments: &Regress) -> Result<u8, CommandError> {
+pub fn run(arguments: &Regress) -> Result<ExitCode, CommandError> {
     let settings = arguments.settings()?;
     if let Some(path) = &arguments.generate {
-        return generate(arguments, &settings, path).map(|()| 0);
+        generate(arguments, &settings, path)?;
+        return Ok(ExitCode::SUCCESS);
     }
     // One worker needs no launcher.
     let is_alone = arguments.workers == 1 && !Config::is_worker();
     if !is_alone
         && let Role::Launched(code) = crew::assemble(arguments.workers, "regress", arguments.timeout)?
     {
-        return Ok(code);
+        return Ok(code.into());
     }
     let session = Session::join()?;
     let done = match &arguments.predict {
         Some(model) => apply(&session, arguments, model),
         None => learn(&session, arguments, &settings),
     };
-    let text = match done {
-        Ok(text) => text,
+    match done {
+        Ok(text) => text.map_or(Ok(()), |text| report::print(&text))?,
         Err(error) => {
             // All ranks are to know why; of some failures they do.
-            let known = match &error {
-                CommandError::Regress(error) => error.of_all(),
-                _ => None,
-            };
-            match known {
+            match error.downcast_ref().and_then(RegressError::of_all) {
                 Some(failure) => _ = gleaner_runtime::report::failed(&failure),
                 None => drop(session.abort(&error)),
             }
             return Err(error);
         }
-    };
-    if let Some(text) = text {
-        report::print(&text)?;
     }
-    Ok(0)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Trains; rank 0 writes the model, and gets what is to be printed.
@@ -92,7 +62,7 @@ fn learn(
 ) -> Result<Option<String>, CommandError> {
     let is_first = session.rank() == 0;
     for file in [&arguments.model, &arguments.liblinear].into_iter().flatten().filter(|_| is_first) {
-        expect_room(file)?;
+        report::probe(file)?;
     }
     let display = is_first.then(Display::new);
     let mut shown = Instant::now();
@@ -114,7 +84,7 @@ fn learn(
         save(path, |file| trained.model.write_liblinear(file))?;
     }
     let summary = Summary::of(settings, session.world_size(), trained);
-    Ok(Some(if arguments.json { summary.json() } else { summary.table() }))
+    Ok(Some(if arguments.json { report::json(&summary) } else { summary.table() }))
 }
 
 /// What is said of an epoch beside the bar.
@@ -135,7 +105,7 @@ fn note(epoch: &Epoch) -> String {
 fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<String>, CommandError> {
     let is_first = session.rank() == 0;
     if let Some(out) = arguments.out.as_deref().filter(|_| is_first) {
-        expect_room(out)?;
+        report::probe(out)?;
     }
     let Source::File(data) = arguments.source()? else {
         return Err(RegressError::Setting {
@@ -156,7 +126,7 @@ fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<
     }
     let Predicted { margins, evaluation } = predicted;
     let summary = PredictionSummary::new(&model, margins.len(), evaluation, seconds);
-    Ok(Some(if arguments.json { summary.json() } else { summary.table() }))
+    Ok(Some(if arguments.json { report::json(&summary) } else { summary.table() }))
 }
 
 /// Writes generated data as a LIBSVM file.
@@ -198,9 +168,4 @@ fn save(
     let mut staged = Staged::default();
     staged.write(path, contents)?;
     staged.publish()
-}
-
-/// Sees now whether a file can be written at the end; never published, it leaves nothing behind.
-fn expect_room(path: &Path) -> Result<(), StagedError> {
-    Staged::default().write(path, |_| Ok(()))
 }

@@ -5,14 +5,33 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use gleaner_runtime::staged::{Staged, StagedError};
+use serde::Serialize;
+
+/// Why a command has no result: a sentence that says what was expected, what was found, and what to do.
+pub type CommandError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Writes a report to the standard output. A reader that has seen enough, such as `head`, is no error.
-pub fn print(report: &str) -> io::Result<()> {
+pub fn print(report: &str) -> Result<(), CommandError> {
     let mut out = io::stdout().lock();
     match out.write_all(report.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
-        done => done,
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            Err(format!("the report cannot be printed: {e}").into())
+        }
+        _ => Ok(()),
     }
+}
+
+/// A report as one JSON object on a line. Numbers and names, which reports are made of, always serialise.
+pub fn json(report: &impl Serialize) -> String {
+    serde_json::to_string(report).unwrap_or_default() + "\n"
+}
+
+/// Sees now whether a file can be written at the end: what is staged and never published leaves nothing behind.
+///
+/// # Errors
+/// A folder that is missing or closed, or a name that is none of a file.
+pub fn probe(path: &Path) -> Result<(), StagedError> {
+    Staged::default().write(path, |_| Ok(()))
 }
 
 /// Writes a whole text into a file, or nothing.

@@ -5,18 +5,16 @@ mod measure;
 mod picture;
 mod table;
 
-use std::io;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
-use gleaner_algorithms::selectors::{Selector, SelectorError};
-use gleaner_algorithms::{Layers, Sparsity, SparsityError, select};
-use gleaner_runtime::staged::StagedError;
+use gleaner_algorithms::selectors::Selector;
+use gleaner_algorithms::{Layers, Sparsity, select};
 
-use crate::bench::picture::probe;
+use crate::choice::ChoiceError;
 use crate::reduce::npy::Vector;
-use crate::reduce::{ReduceError, open_gradients};
-use crate::report;
-use gleaner_charts::DrawError;
+use crate::reduce::{of_rank, open_gradients};
+use crate::report::{self, CommandError};
 use gleaner_units as units;
 use measure::Entrant;
 
@@ -52,50 +50,6 @@ fn names() -> String {
     format!("Which, with commas between them, or all: {names}, exdyna, clt-k")
 }
 
-/// Why nothing was compared.
-#[derive(Debug, thiserror::Error)]
-pub enum SelectError {
-    /// Gradients that cannot be read, or are not of one model.
-    #[error(transparent)]
-    Gradients(#[from] ReduceError),
-    /// A selector that there is not.
-    #[error(transparent)]
-    Selector(#[from] SelectorError),
-    /// No such share.
-    #[error(transparent)]
-    Sparsity(#[from] SparsityError),
-    /// A share of nothing.
-    #[error("the density is {0}; expected a number above 0 and at most 1, such as 0.01 or 1%")]
-    Density(f64),
-    /// Layers of another model.
-    #[error(
-        "--layers has {layers} entries, but the gradients have {n}; expected the lengths of all their layers"
-    )]
-    Layers {
-        /// Their sum.
-        layers: usize,
-        /// The length of a gradient.
-        n: usize,
-    },
-    /// Layers that nobody knows.
-    #[error(
-        "the selector layers needs to know them; give the lengths of the layers with --layers, such as --layers 432,16"
-    )]
-    NoLayers,
-    /// Indices are 32 bits wide.
-    #[error("the gradients have {0} entries; expected at most {most}: give a part of them", most = u32::MAX - 1)]
-    Long(usize),
-    /// A picture that cannot be written.
-    #[error(transparent)]
-    Staged(#[from] StagedError),
-    /// A picture that cannot be drawn.
-    #[error(transparent)]
-    Draw(#[from] DrawError),
-    /// Nobody reads the report.
-    #[error("the report cannot be printed: {0}")]
-    Print(io::Error),
-}
-
 /// What is reported; the names are those of the JSON object.
 #[derive(serde::Serialize)]
 pub struct Report {
@@ -103,33 +57,41 @@ pub struct Report {
     params: usize,
     k: usize,
     /// One plain read of a gradient.
-    read_seconds: f64,
+    seconds_read: f64,
     selectors: Vec<judge::Row>,
 }
 
 /// Runs the command.
-pub fn run(arguments: &Select) -> Result<(), SelectError> {
+pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
     if !(arguments.density > 0.0 && arguments.density <= 1.0) {
-        return Err(SelectError::Density(arguments.density));
+        return Err(ChoiceError::Density(arguments.density).into());
     }
     if let Some(path) = &arguments.svg {
-        probe(path)?;
+        report::probe(path)?;
     }
     // Before the gradients are read, which takes longer.
     let named = named(arguments)?;
     let files = open_gradients(&arguments.gradients)?;
     let n = files[0].len();
     if n >= u32::MAX as usize {
-        return Err(SelectError::Long(n));
+        let most = u32::MAX - 1;
+        return Err(
+            format!("the gradients have {n} entries; expected at most {most}: give a part of them").into()
+        );
     }
     let layers = match &arguments.layers[..] {
         [] => Layers::from(n),
         lengths => Layers::of(lengths.iter().copied()),
     };
     if layers.entries() != n {
-        return Err(SelectError::Layers { layers: layers.entries(), n });
+        return Err(format!(
+            "--layers has {} entries, but the gradients have {n}; expected the lengths of all their layers",
+            layers.entries()
+        )
+        .into());
     }
-    let gradients = (0..).zip(&files).map(|(rank, file)| read(rank, file)).collect::<Result<Vec<_>, _>>()?;
+    let read = |(rank, file): (u32, &Vector)| file.values().map_err(|error| of_rank(rank, error));
+    let gradients = (0..).zip(&files).map(read).collect::<Result<Vec<_>, _>>()?;
     let k = Sparsity::Density(arguments.density).k(n)?;
     let exact: Vec<f64> = gradients.iter().map(|gradient| smallest_of_top(gradient, k)).collect();
     let entrants = named.unwrap_or_else(|| all(&arguments.layers, exact[0]));
@@ -139,7 +101,7 @@ pub fn run(arguments: &Select) -> Result<(), SelectError> {
         workers: gradients.len(),
         params: n,
         k,
-        read_seconds: measured.read,
+        seconds_read: measured.read,
         selectors: rows
             .map(|(entrant, one)| judge::judge(entrant, one, &measured, &gradients, &exact, k))
             .collect(),
@@ -147,16 +109,14 @@ pub fn run(arguments: &Select) -> Result<(), SelectError> {
     if let Some(path) = &arguments.svg {
         report::save(path, &picture::svg(&report)?)?;
     }
-    let text = match arguments.json {
-        // Numbers and names always serialise.
-        true => serde_json::to_string(&report).unwrap_or_default() + "\n",
-        false => table::text(&report),
-    };
-    report::print(&text).map_err(SelectError::Print)
+    report::print(&if arguments.json { report::json(&report) } else { table::text(&report) })?;
+    Ok(ExitCode::SUCCESS)
 }
 
+const NO_LAYERS: &str = "the selector layers needs to know them; give the lengths of the layers with --layers, such as --layers 432,16";
+
 /// The selectors that were named; None for all.
-fn named(arguments: &Select) -> Result<Option<Vec<Entrant>>, SelectError> {
+fn named(arguments: &Select) -> Result<Option<Vec<Entrant>>, CommandError> {
     if arguments.selector == "all" {
         return Ok(None);
     }
@@ -164,7 +124,7 @@ fn named(arguments: &Select) -> Result<Option<Vec<Entrant>>, SelectError> {
         "exdyna" => Ok(Entrant::ExDyna),
         "clt-k" => Ok(Entrant::CltK),
         name => match name.parse()? {
-            Selector::Layers if arguments.layers.is_empty() => Err(SelectError::NoLayers),
+            Selector::Layers if arguments.layers.is_empty() => Err(NO_LAYERS.into()),
             selector => Ok(Entrant::Own(selector)),
         },
     });
@@ -175,21 +135,10 @@ fn named(arguments: &Select) -> Result<Option<Vec<Entrant>>, SelectError> {
 fn all(layers: &[usize], right: f64) -> Vec<Entrant> {
     let known = |selector: &Selector| *selector != Selector::Layers || !layers.is_empty();
     let own = Selector::NAMED.into_iter().filter(known);
-    // In the few digits that tell a float of 32 bits from others.
+    // In the few digits that a float of 32 bits needs.
     let right = (right as f32).to_string().parse().unwrap_or(right);
     let threshold = (right > 0.0).then_some(Selector::Threshold(right));
     own.chain(threshold).map(Entrant::Own).chain([Entrant::ExDyna, Entrant::CltK]).collect()
-}
-
-/// All values of a file.
-fn read(rank: u32, file: &Vector) -> Result<Vec<f32>, SelectError> {
-    let mut values = Vec::with_capacity(file.len());
-    let read = file.pieces(|_, piece| {
-        values.extend_from_slice(piece);
-        Ok(())
-    });
-    let rank = gleaner_algorithms::Rank(rank);
-    read.map(|()| values).map_err(|source| ReduceError::File { rank, source }.into())
 }
 
 /// The k-th largest magnitude, or the smallest that is not zero if there are fewer; 0 if there are none.

@@ -25,10 +25,11 @@ use gleaner_units::{self as units, Rate};
 
 use crate::bench::gradient::Gradient;
 use crate::calibrate::file::Calibration;
-use crate::choice::{self, Choice};
+use crate::choice::{self, Choice, Refusal};
+use crate::crew;
 use crate::merge_plan::layers;
 use crate::plan::compare::has_forecast;
-use crate::report;
+use crate::report::{self, CommandError};
 
 /// Predict what a step takes on a network that is described
 ///
@@ -189,10 +190,9 @@ fn overlap(text: &str) -> Result<Overlap, String> {
 }
 
 /// Runs it.
-pub fn run(mut simulate: Simulate) -> Result<ExitCode, String> {
+pub fn run(mut simulate: Simulate) -> Result<ExitCode, CommandError> {
     if let Some(path) = &simulate.calibration {
-        let calibration = Calibration::read(path).map_err(|error| error.to_string())?;
-        (simulate.latency, simulate.bandwidth) = calibration.network();
+        (simulate.latency, simulate.bandwidth) = Calibration::read(path)?.network();
     }
     let simulate = &simulate;
     let text = if !simulate.fit.is_empty() {
@@ -206,7 +206,7 @@ pub fn run(mut simulate: Simulate) -> Result<ExitCode, String> {
     } else {
         against::run(simulate)?
     };
-    report::print(&text).map_err(|error| format!("the report cannot be printed: {error}"))?;
+    report::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -216,7 +216,7 @@ fn bench_gradient(rank: u32, step: u64, entries: &mut [f32]) {
 }
 
 /// The machine's speeds.
-fn machine(path: Option<&Path>) -> Result<Machine, String> {
+fn machine(path: Option<&Path>) -> Result<Machine, CommandError> {
     let Some(path) = path else { return Ok(Machine::default()) };
     let text = std::fs::read_to_string(path).map_err(|error| {
         format!("the speeds of a machine cannot be read from {}: {error}", path.display())
@@ -225,12 +225,28 @@ fn machine(path: Option<&Path>) -> Result<Machine, String> {
         format!("{} has no speeds of a machine: {error}; expected what --calibrate wrote", path.display())
     })?;
     if machine.numbers().iter().any(|number| !number.is_finite() || *number < 0.0) || machine.goodput == 0.0 {
-        return Err(format!("{} has speeds below zero, or a goodput of zero", path.display()));
+        return Err(format!("{} has speeds below zero, or a goodput of zero", path.display()).into());
     }
     Ok(machine)
 }
 
 impl Simulate {
+    /// What `predict` makes of each of the methods that were chosen, behind a bar.
+    fn each<R>(
+        &self,
+        mut predict: impl FnMut(Method) -> Result<R, CommandError>,
+    ) -> Result<(Vec<R>, Vec<Refusal>), CommandError> {
+        let bar = crew::bar(self.choice.methods().len() as u64);
+        let found = self.choice.each(|name, method| {
+            bar.set_message(name.to_owned());
+            let predicted = predict(method);
+            bar.inc(1);
+            predicted
+        });
+        bar.finish_and_clear();
+        found
+    }
+
     /// One direction of a host's link: a message crosses two of them.
     fn link(&self) -> Link {
         let shape = Shape {
@@ -254,11 +270,11 @@ impl Simulate {
         }
     }
 
-    fn network(&self, workers: u32) -> Result<Network, String> {
+    fn network(&self, workers: u32) -> Result<Network, CommandError> {
         let mut network = match &self.topology {
             None => Network::star(workers, self.link(), self.cores, self.shared),
             Some(path) => {
-                let topology = Topology::read(path).map_err(|error| error.to_string())?;
+                let topology = Topology::read(path)?;
                 let network = Network::of_topology(&topology, self.burst, self.cores, self.shared);
                 match network.hosts.len() {
                     hosts if hosts == workers as usize => network,
@@ -266,7 +282,8 @@ impl Simulate {
                         return Err(format!(
                             "{} has {hosts} hosts, and {workers} workers were asked for; expected as many",
                             path.display()
-                        ));
+                        )
+                        .into());
                     }
                 }
             }
@@ -275,7 +292,8 @@ impl Simulate {
         if lossy > MOST_LOSS {
             return Err(format!(
                 "a link that loses {lossy} of its packets carries no job; expected at most {MOST_LOSS}"
-            ));
+            )
+            .into());
         }
         network.seed = self.seed;
         for &(rank, factor) in &self.slow {
@@ -289,7 +307,7 @@ impl Simulate {
         Ok(network)
     }
 
-    /// The closed form of the same machine and links, where it knows of them: all hosts are equal, have their own cores, and lose nothing.
+    /// The closed form of the same machine and links, where it applies: all hosts are equal, have their own cores, and lose nothing.
     fn model(&self, machine: &Machine, method: &Method, workers: u32, n: usize) -> Option<Model> {
         let knows =
             self.topology.is_none() && !self.shared && self.slow.is_empty() && self.loss.share() == 0.0;
@@ -307,9 +325,9 @@ impl Simulate {
         network: &Network,
         n: usize,
         steps: Steps,
-    ) -> Result<Workload, String> {
+    ) -> Result<Workload, CommandError> {
         let workers = network.hosts.len() as u32;
-        let k = choice::k(method, workers, n).map_err(|error| error.to_string())?;
+        let k = choice::k(method, workers, n)?;
         let lengths = || {
             let density = k as f64 / n as f64;
             Workload::Expected(self.overlap.unwrap_or_else(|| Overlap::of_source(density, &bench_gradient)))
@@ -327,7 +345,8 @@ impl Simulate {
                      --workload profiled",
                     profiled::MOST_WORKERS,
                     profiled::MOST_ENTRIES
-                )),
+                )
+                .into()),
             },
             (_, Some(scale)) => Ok(Workload::Executed { scale, steps }),
             (Way::Auto, None) => Ok(lengths()),
@@ -337,13 +356,14 @@ impl Simulate {
                 executed::MOST_SAMPLED,
                 executed::MOST_WORKERS,
                 executed::MOST_ENTRIES
-            )),
+            )
+            .into()),
         }
     }
 }
 
 /// Predicts one step of each method.
-fn predict(simulate: &Simulate) -> Result<String, String> {
+fn predict(simulate: &Simulate) -> Result<String, CommandError> {
     let (Some(workers), Some(n)) = (simulate.workers, simulate.params) else {
         return Err("expected --workers and --params".into());
     };
@@ -352,43 +372,28 @@ fn predict(simulate: &Simulate) -> Result<String, String> {
     }
     let machine = machine(simulate.machine.as_deref())?;
     let network = simulate.network(workers)?;
-    let methods = simulate.choice.methods();
-    if simulate.svg.is_some() && (methods.len() > 1 || workers > picture::MOST_WORKERS) {
+    let methods = simulate.choice.methods().len();
+    if simulate.svg.is_some() && (methods > 1 || workers > picture::MOST_WORKERS) {
         return Err(format!(
-            "{} methods and {workers} workers cannot be drawn legibly; expected one method and at most {} workers with --svg",
-            methods.len(),
+            "{methods} methods and {workers} workers cannot be drawn legibly; expected one method and at most {} workers with --svg",
             picture::MOST_WORKERS
-        ));
+        )
+        .into());
     }
-    let bar = crate::crew::bar(methods.len() as u64);
-    let (mut rows, mut refused) = (Vec::new(), Vec::new());
-    for (name, method) in methods {
-        bar.set_message(name.clone());
-        let predicted = method.map_err(|error| error.to_string()).and_then(|method| {
-            let workload = simulate.workload(&method, &network, n, Steps::default())?;
-            let (traces, network) =
-                simulation::traces_on(&network, &method, (workers, n), workload, &bench_gradient)
-                    .map_err(|error| error.to_string())?;
-            let replayed =
-                simulation::calibration::median(&traces, &machine, &network, simulate.svg.is_some());
-            if let Some(path) = &simulate.svg {
-                let drawn = picture::svg(&method.label(), &replayed, &network).map_err(|e| e.to_string())?;
-                report::save(path, &drawn).map_err(|e| e.to_string())?;
-            }
-            let model = simulate.model(&machine, &method, workers, n);
-            let forecast = model.and_then(|model| model.forecast(method.clone(), workers, n).ok());
-            let forecast = forecast.map(|forecast| forecast.seconds);
-            Ok(table::Row::new(method.label(), workers, workload, &traces, (&replayed, forecast)))
-        });
-        match predicted {
-            Ok(row) => rows.push(row),
-            Err(reason) if simulate.choice.is_all() => refused.push(table::Refused { method: name, reason }),
-            Err(reason) => return Err(reason),
+    let (mut rows, refused) = simulate.each(|method| {
+        let workload = simulate.workload(&method, &network, n, Steps::default())?;
+        let (traces, network) =
+            simulation::traces_on(&network, &method, (workers, n), workload, &bench_gradient)?;
+        let replayed = simulation::calibration::median(&traces, &machine, &network, simulate.svg.is_some());
+        if let Some(path) = &simulate.svg {
+            report::save(path, &picture::svg(&method.label(), &replayed, &network)?)?;
         }
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
+        let model = simulate.model(&machine, &method, workers, n);
+        let forecast = model.and_then(|model| model.forecast(method.clone(), workers, n).ok());
+        let forecast = forecast.map(|forecast| forecast.seconds);
+        Ok(table::Row::new(method.label(), workers, workload, &traces, (&replayed, forecast)))
+    })?;
     rows.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let prediction = table::Prediction { workers, params: n, machine, methods: rows, refused };
-    Ok(if simulate.json { prediction.json() } else { prediction.table(simulate) })
+    Ok(if simulate.json { report::json(&prediction) } else { prediction.table(simulate) })
 }

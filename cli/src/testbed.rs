@@ -4,7 +4,6 @@ mod chaos;
 mod down;
 mod exec;
 mod pages;
-mod peers;
 mod relay;
 mod report;
 mod run;
@@ -15,6 +14,8 @@ mod vm;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+
+use crate::report::CommandError;
 
 /// Emulate networks, run experiments on them, and report
 #[derive(Debug, Subcommand)]
@@ -27,7 +28,6 @@ pub enum Testbed {
     Run(run::Run),
     Report(report::Report),
     Pages(pages::Pages),
-    Peers(peers::Peers),
     Chaos(chaos::Chaos),
     #[command(hide = true)]
     Relay(relay::Relay),
@@ -36,7 +36,7 @@ pub enum Testbed {
 }
 
 /// Runs the subcommand.
-pub fn run(testbed: &Testbed) -> Result<ExitCode, String> {
+pub fn run(testbed: &Testbed) -> Result<ExitCode, CommandError> {
     match testbed {
         Testbed::Up(arguments) => up::run(arguments),
         Testbed::Down(arguments) => down::run(arguments),
@@ -46,7 +46,6 @@ pub fn run(testbed: &Testbed) -> Result<ExitCode, String> {
         Testbed::Run(arguments) => run::run(arguments),
         Testbed::Report(arguments) => report::run(arguments),
         Testbed::Pages(arguments) => pages::run(arguments),
-        Testbed::Peers(arguments) => peers::run(arguments),
         Testbed::Chaos(arguments) => chaos::run(arguments),
         Testbed::Relay(arguments) => relay::run(arguments),
         Testbed::ChaosWorker(arguments) => chaos::work(arguments),

@@ -13,7 +13,7 @@ use serde_json::Value;
 const OPEN: [&str; 2] = ["options", "setting"];
 
 /// The commands, each with the section of its fields.
-const RUNS: [(&str, &str); 28] = [
+const RUNS: [(&str, &str); 27] = [
     ("bench", "bench --workers 2 --params 2000 --method ring --steps 2 --warmup 1 --bandwidth 1gbit"),
     ("bench", "bench --workers 3 --params 2000 --method all --values qsgd4 --steps 1 --warmup 0"),
     ("bench", "bench --workers 2 --params 2000 --method auto --steps 2 --warmup 0"),
@@ -48,10 +48,6 @@ const RUNS: [(&str, &str); 28] = [
     ("testbed up", "testbed up --name NAME --hosts 2 --bandwidth 10mbit --latency 1ms --relay"),
     ("testbed status", "testbed status --name NAME"),
     ("testbed status", "testbed down --name NAME"),
-    (
-        "testbed peers",
-        "testbed peers --name NAME --hosts 2 --params 1000 --steps 1 --turns 1 --only spardl,ring --out runs/peers",
-    ),
     ("testbed chaos", "testbed chaos --runs 1"),
 ];
 
@@ -146,8 +142,7 @@ fn the_page_lists_what_the_commands_print() {
 
     let mut printed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (section, words) in RUNS {
-        let makes_networks =
-            ["testbed up", "testbed status", "testbed peers", "testbed chaos"].contains(&section);
+        let makes_networks = ["testbed up", "testbed status", "testbed chaos"].contains(&section);
         if makes_networks && !networks {
             continue;
         }

@@ -59,7 +59,7 @@ fn all_strategies_are_compared_and_optimal_is_the_least() {
         );
         for row in rows {
             let part = |name: &str| row[name].as_f64().unwrap();
-            close(&row["iteration_seconds"], 0.28 + part("selecting_seconds") + part("exposed_seconds"));
+            close(&row["seconds_iteration"], 0.28 + part("seconds_selecting") + part("seconds_exposed"));
             assert!(part("ratio") >= 1.0 && (0.0..=1.0).contains(&part("hidden_share")), "{row}");
             assert_eq!(row["ends"].as_array().unwrap().len() as u64, row["groups"]);
             assert_eq!(row["ends"].as_array().unwrap().last().unwrap(), 54);
@@ -67,8 +67,8 @@ fn all_strategies_are_compared_and_optimal_is_the_least() {
         assert_eq!(strategy(&plan, "layer-wise")["groups"], 54);
         assert_eq!(strategy(&plan, "threshold")["groups"], 13);
         assert!(
-            plan["dense"]["iteration_seconds"].as_f64()
-                > strategy(&plan, "optimal")["iteration_seconds"].as_f64()
+            plan["dense"]["seconds_iteration"].as_f64()
+                > strategy(&plan, "optimal")["seconds_iteration"].as_f64()
         );
         let layers = plan["layers"].as_array().unwrap();
         assert_eq!(layers[0]["name"], "classifier.bias");
@@ -82,7 +82,7 @@ fn all_strategies_are_compared_and_optimal_is_the_least() {
     assert!(table.contains("optimal merges"), "{table}");
     // Where it is not said, the forward pass takes half as long as the backward pass.
     close(
-        &json(folder.path(), "merge-plan --model lstm-ptb --backward 180ms --workers 2")["forward_seconds"],
+        &json(folder.path(), "merge-plan --model lstm-ptb --backward 180ms --workers 2")["seconds_forward"],
         0.09,
     );
 }
@@ -105,15 +105,15 @@ fn merging_all_takes_what_plan_forecasts() {
         let row = compared["methods"].as_array().unwrap().iter().find(|row| {
             row["method"] == method && [Value::Null, "1".into()].contains(&row["options"]["teams"])
         });
-        let single = strategy(&plan, "single")["iteration_seconds"].as_f64().unwrap();
+        let single = strategy(&plan, "single")["seconds_iteration"].as_f64().unwrap();
         close(&row.unwrap()["seconds"], single - 0.27);
-        least = least.min(strategy(&plan, "optimal")["iteration_seconds"].as_f64().unwrap());
+        least = least.min(strategy(&plan, "optimal")["seconds_iteration"].as_f64().unwrap());
     }
     let auto = json(
         folder.path(),
         &format!("merge-plan --model vgg16 --backward 180ms {network} --bandwidth 100mbit --method auto"),
     );
-    assert!(strategy(&auto, "optimal")["iteration_seconds"].as_f64().unwrap() <= least);
+    assert!(strategy(&auto, "optimal")["seconds_iteration"].as_f64().unwrap() <= least);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn layers_come_from_a_file() {
     let file = json(at, "merge-plan --layers l.json --workers 4");
     assert_eq!(csv["strategies"], file["strategies"]);
     assert_eq!((&csv["layers"], &csv["times"]), (&layers, &json!("as given")));
-    close(&csv["backward_seconds"], 0.0065);
+    close(&csv["seconds_backward"], 0.0065);
     // Sizes alone, with the whole backward pass.
     fs::write(at.join("sizes.csv"), "name,entries\nfc,5000\nconv1,1000\n").unwrap();
     let sizes = json(at, "merge-plan --layers sizes.csv --workers 4 --backward 8ms");
@@ -262,7 +262,7 @@ fn a_calibration_is_measured_and_planned_with() {
     let line = |fit: &str| {
         stored[fit]["fixed"].as_f64().unwrap() + stored[fit]["per_entry"].as_f64().unwrap() * 14_728_266.0
     };
-    close(&strategy(&plan, "single")["iteration_seconds"], 0.27 + line("select") + line("exchange"));
+    close(&strategy(&plan, "single")["seconds_iteration"], 0.27 + line("select") + line("exchange"));
     let rate = stored["bytes_per_second"].as_f64().unwrap() * 8e-6;
     text(at, &format!("{wanted} --bandwidth {rate:.0}mbit"));
     let network = refused(at, &format!("{wanted} --bandwidth {:.0}mbit", 2.0 * rate));

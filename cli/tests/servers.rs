@@ -65,7 +65,7 @@ fn every_synchrony_learns_over_servers() {
             if synchrony == "osp/budget=0.8" {
                 assert!(background > 0.0 && background <= 0.8, "{summary}");
             }
-            let waited = summary["waited_seconds"].as_array().unwrap();
+            let waited = summary["seconds_waited"].as_array().unwrap();
             assert_eq!(waited.len(), 3);
             assert!(waited.iter().enumerate().all(|(rank, row)| row[rank] == 0.0), "nobody waits for itself");
         }

@@ -225,16 +225,16 @@ fn an_iteration_of_a_model_is_a_step_more_than_computing() {
         let number = |name: &str| row[name].as_f64().unwrap();
         let step = steps["methods"].as_array().unwrap().iter().find(|step| step["method"] == row["method"]);
         let expected = 0.18 + step.unwrap()["seconds"].as_f64().unwrap();
-        assert!((number("single_seconds") - expected).abs() < 1e-9, "{row}");
+        assert!((number("seconds_single") - expected).abs() < 1e-9, "{row}");
         assert!(
-            number("iteration_seconds") <= number("single_seconds").min(number("layer_wise_seconds")),
+            number("seconds_iteration") <= number("seconds_single").min(number("seconds_layer_wise")),
             "{row}"
         );
-        assert!(number("iteration_seconds") >= 0.18, "{row}");
+        assert!(number("seconds_iteration") >= 0.18, "{row}");
     }
     assert!(
         rows.windows(2)
-            .all(|two| two[0]["iteration_seconds"].as_f64() <= two[1]["iteration_seconds"].as_f64())
+            .all(|two| two[0]["seconds_iteration"].as_f64() <= two[1]["seconds_iteration"].as_f64())
     );
     let table = text(Path::new("."), &format!("{network} --model vgg16 --compute 180ms"));
     assert!(table.contains("is the fastest, with") && table.contains("54 layers"), "{table}");
@@ -284,12 +284,12 @@ fn the_closed_form_is_near_the_simulation() {
             other["method"] == method && (teams.is_null() || teams == "1")
         });
         for planned in planned {
-            let ratio = planned["seconds"].as_f64().unwrap() / row["forecast_seconds"].as_f64().unwrap();
+            let ratio = planned["seconds"].as_f64().unwrap() / row["seconds_forecast"].as_f64().unwrap();
             assert!((ratio - 1.0).abs() < 1e-6, "{method}: {ratio}");
             compared += 1;
         }
         if !method.starts_with("exdyna") {
-            near(&row["method"], &row["forecast_seconds"], row["seconds"].as_f64().unwrap());
+            near(&row["method"], &row["seconds_forecast"], row["seconds"].as_f64().unwrap());
         }
     }
     assert!(compared >= 8, "{compared} methods in both");
@@ -297,11 +297,11 @@ fn the_closed_form_is_near_the_simulation() {
         "--model vgg16 --compute 180ms --method ring,spardl,topka --workers 4 --bandwidth 100mbit --workload expected",
     );
     for row in iterations["methods"].as_array().unwrap() {
-        near(&row["method"], &row["forecast_seconds"], row["iteration_seconds"].as_f64().unwrap());
+        near(&row["method"], &row["seconds_forecast"], row["seconds_iteration"].as_f64().unwrap());
     }
     let shared = json(&format!("{network} --method spardl --bandwidth 100mbit --shared"));
     assert!(
-        shared["methods"][0]["forecast_seconds"].is_null(),
+        shared["methods"][0]["seconds_forecast"].is_null(),
         "the closed form knows of no cores that are shared"
     );
 }

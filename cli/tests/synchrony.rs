@@ -49,18 +49,18 @@ fn every_synchrony_without_servers_learns() {
             let best = number(&summary, "best_held_out_accuracy");
             assert!(best >= number(&summary, "held_out_accuracy") && number(&summary, "best_step") <= 60.0);
             assert!(number(&summary, "throughput") > 0.0);
-            assert!(number(&summary, "batch_computation_seconds") > 0.0);
+            assert!(number(&summary, "seconds_batch_computation") > 0.0);
             let background = number(&summary, "background_share");
             match synchrony {
                 // At least a layer of the three fits into half of the model, or 80%: never all.
                 "osp/budget=0.8" | "osp/lgp=ema:0.5,budget=0.5" => {
                     assert!(background > 0.0 && background <= 0.8, "{summary}");
-                    assert!(number(&summary, "background_seconds") > 0.0);
+                    assert!(number(&summary, "seconds_background") > 0.0);
                 }
                 "osp" | "osp/budget=bound" => assert!(background <= 0.8),
                 _ => assert_eq!(background, 0.0),
             }
-            let waited = summary["waited_seconds"].as_array().unwrap();
+            let waited = summary["seconds_waited"].as_array().unwrap();
             assert_eq!(waited.len(), workers as usize);
             assert!(waited.iter().enumerate().all(|(rank, row)| row[rank] == 0.0), "nobody waits for itself");
         }

@@ -61,15 +61,15 @@ fn batches_in_proportion_to_speed_end_together() {
     assert_eq!(batches.iter().sum::<f64>(), 16.0);
     assert!((11.0..=13.0).contains(&batches[0]), "{batches:?}");
     let longer = |summary: &Value| {
-        let took = numbers(summary, "batch_computation_seconds_by_rank");
+        let took = numbers(summary, "seconds_batch_computation_by_rank");
         took[1] / took[0]
     };
     assert!((2.5..3.1).contains(&longer(&even)) && (0.7..1.4).contains(&longer(&balanced)), "{balanced}");
     // 120 ms a step against 60.
     let faster = number(&balanced, "throughput") / number(&even, "throughput");
     assert!(faster > 1.4, "{faster}");
-    assert!(number(&even, "batch_computation_seconds") >= 0.08 && even["paced_seconds"] == 0.04, "{even}");
-    let waited = |summary: &Value| summary["waited_seconds"][0][1].as_f64().unwrap();
+    assert!(number(&even, "seconds_batch_computation") >= 0.08 && even["seconds_paced"] == 0.04, "{even}");
+    let waited = |summary: &Value| summary["seconds_waited"][0][1].as_f64().unwrap();
     // 80 ms in each of twenty steps.
     assert!(waited(&even) > 1.2 && waited(&balanced) < 0.5 * waited(&even), "{even} {balanced}");
 }

@@ -120,10 +120,7 @@ fn output_files_and_the_exit_code_come_back() {
     );
     let summary: serde_json::Value = serde_json::from_slice(summary).unwrap();
     assert_eq!(summary["exit_code"], 7);
-    assert!(
-        summary["started_in_seconds"].as_f64().unwrap() > 0.0 && summary["reason"].is_null(),
-        "{summary}"
-    );
+    assert!(summary["seconds_starting"].as_f64().unwrap() > 0.0 && summary["reason"].is_null(), "{summary}");
 
     assert!(fs::read(share.path().join("folder/link")).unwrap() == binary.repeat(3));
     assert_eq!(text("overlay"), "after\n");

@@ -8,6 +8,7 @@
 //! them by accident.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fmt, io, panic, thread};
 
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,14 @@ struct Line<'a, Body> {
 
 /// The one that writes to this process's standard error.
 static STDERR: Writer = Writer::new();
+
+/// Whether a bar may stand on the terminal's last line, in whose place lines are written.
+static HAS_BAR: AtomicBool = AtomicBool::new(false);
+
+/// From now on a progress bar may stand where the cursor is: lines clear it before they are written.
+pub fn share_with_bar() {
+    HAS_BAR.store(true, Ordering::Relaxed);
+}
 
 /// Tells the launcher something. Returns whether there is one that listens; otherwise the caller may print what it has to
 /// say. Kinds that begin with `launcher.` are the launcher's own.
@@ -74,14 +83,20 @@ pub fn finish() {
 
 fn hand(line: Vec<u8>) {
     STDERR.start(io::stderr);
-    STDERR.hand(line);
+    STDERR.hand(behind_bar(line));
+}
+
+/// A line that clears what stands on the terminal's last line first.
+fn behind_bar(line: Vec<u8>) -> Vec<u8> {
+    const CLEAR: &[u8] = b"\r\x1b[2K";
+    if HAS_BAR.load(Ordering::Relaxed) && !line.starts_with(CLEAR) { [CLEAR, &line].concat() } else { line }
 }
 
 /// Hands a line over without waiting. It comes back when there is no room for it; once nothing was written for a second, it
 /// is lost instead.
 pub(crate) fn offer(line: Vec<u8>) -> Result<(), Vec<u8>> {
     STDERR.start(io::stderr);
-    STDERR.offer(line)
+    STDERR.offer(behind_bar(line))
 }
 
 /// Whether all is written, or nothing was read for a second.

@@ -10,3 +10,6 @@ pub mod record;
 pub mod report;
 pub mod simulation;
 pub mod topology;
+
+/// Why something was not done: a sentence that says what was expected, what was found, and what to do.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;

@@ -1,6 +1,7 @@
 //! A measurement as it is stored: one line of JSON, which says what was measured, where, and by which command.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -68,7 +69,6 @@ pub struct Record {
     pub experiment: String,
     /// What was measured, by the names of the axes: `command` (bench, train or peer), `method`, `workers`, `seed`, `params`
     /// or `model`, `density`, `bandwidth` and whatever else the experiment's file varies.
-    #[serde(deserialize_with = "as_now")]
     pub case: BTreeMap<String, Value>,
     /// Which repetition, from 0.
     pub turn: u32,
@@ -97,11 +97,11 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay: Option<Relayed>,
     /// The outcome.
-    #[serde(deserialize_with = "outcome_as_now")]
+    #[serde(deserialize_with = "renamed")]
     pub outcome: Outcome,
 }
 
-/// What tells whether links that a process of ours makes were what held a job up.
+/// What shows whether links that a process of ours makes were what held a job up.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Relayed {
     /// What crossed all links.
@@ -154,33 +154,30 @@ impl Record {
 /// The seed of whatever says no other.
 pub const SEED: u64 = 1;
 
-/// Early records name the seed only where the experiment's file did, and the links' properties by other names.
-fn as_now<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
-    let mut case: BTreeMap<String, Value> = BTreeMap::deserialize(deserializer)?;
-    case.entry("seed".into()).or_insert_with(|| SEED.into());
-    for (early, now) in [("rate", "bandwidth"), ("delay", "latency")] {
-        if let Some(value) = case.remove(early) {
-            case.insert(now.into(), value);
-        }
+/// A field as commands name it now: before, they printed `forward_seconds` and `parameters`.
+pub fn current(name: &str) -> String {
+    match name.split_once("_seconds") {
+        Some((before, after)) => format!("seconds_{before}{after}"),
+        None if name == "parameters" => "params".to_owned(),
+        None => name.to_owned(),
     }
-    Ok(case)
 }
 
-/// What early records of `gleaner bench` have by other names.
-fn outcome_as_now<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Outcome, D::Error> {
-    let mut outcome = Outcome::deserialize(deserializer)?;
-    if let Outcome::Done(Value::Object(done)) = &mut outcome
-        && done.contains_key("bytes_received_dense")
-    {
-        for (early, now) in [
-            ("bytes_received", "bytes_per_step"),
-            ("bytes_received_dense", "dense_bytes_per_step"),
-            ("entries_delivered", "entries_per_step"),
-        ] {
-            if let Some(value) = done.remove(early) {
-                done.insert(now.into(), value);
+/// An outcome whose fields have their [present names](current).
+fn renamed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Outcome, D::Error> {
+    fn rename(value: &mut Value) {
+        match value {
+            Value::Object(object) => {
+                object.values_mut().for_each(rename);
+                *object = take(object).into_iter().map(|(name, value)| (current(&name), value)).collect();
             }
+            Value::Array(list) => list.iter_mut().for_each(rename),
+            _ => {}
         }
+    }
+    let mut outcome = Outcome::deserialize(deserializer)?;
+    if let Outcome::Done(value) = &mut outcome {
+        rename(value);
     }
     Ok(outcome)
 }
@@ -196,7 +193,7 @@ pub struct Machine {
     pub memory: u64,
     /// The kernel's release.
     pub kernel: String,
-    /// How its TCP finds its speed, such as `cubic`: what the emulated hosts do, too. Early records do not say.
+    /// How its TCP finds its speed, such as `cubic`: what the emulated hosts do, too.
     #[serde(default)]
     pub congestion: String,
 }
@@ -233,17 +230,21 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn early_records_have_the_names_of_today() {
+    fn earlier_names_of_fields_are_read_as_those_of_today() {
         let line = json!({
-            "version": 1, "experiment": "e", "case": { "command": "bench", "rate": "1gbit", "delay": "1ms" }, "turn": 0,
+            "version": 1, "experiment": "e", "case": { "command": "train" }, "turn": 0,
             "started": 0.0, "seconds": 1.0, "machine": { "processor": "p", "cores": 1, "memory": 1, "kernel": "k" },
             "commit": null, "command": [], "traffic": [],
-            "outcome": { "done": { "bytes_received": 5, "bytes_received_dense": 6, "entries_delivered": 7 } },
+            "outcome": { "done": {
+                "parameters": 5, "seconds": 6, "forward_seconds": 7, "batch_computation_seconds_apart": 8,
+                "epochs": [{ "communication_seconds": 9 }],
+            } },
         });
         let record = Record::parse(line.to_string().as_bytes()).unwrap_or_else(|_| panic!("{line}"));
-        let case = json!({ "command": "bench", "bandwidth": "1gbit", "latency": "1ms", "seed": 1 });
-        assert_eq!(json!(record.case), case);
-        let done = json!({ "bytes_per_step": 5, "dense_bytes_per_step": 6, "entries_per_step": 7 });
+        let done = json!({
+            "params": 5, "seconds": 6, "seconds_forward": 7, "seconds_batch_computation_apart": 8,
+            "epochs": [{ "seconds_communication": 9 }],
+        });
         assert_eq!(record.outcome, Outcome::Done(done));
     }
 }

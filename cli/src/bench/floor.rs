@@ -9,7 +9,7 @@ use gleaner_statistics::median;
 
 use gleaner_units::Rate;
 
-use super::measure::gather;
+use crate::crew::gather;
 
 /// Times bare passes of all ranks at once.
 pub struct Floor {

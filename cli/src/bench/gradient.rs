@@ -3,7 +3,7 @@
 use gleaner_statistics::random;
 
 /// One rank's gradient in one step. Each entry is r³ + s³, with r shared by all ranks and s the rank's own, both
-/// normal; any process can tell any entry of any rank.
+/// normal; any process can compute any entry of any rank.
 pub struct Gradient {
     shared: u64,
     own: u64,

@@ -1,9 +1,9 @@
-//! Who takes part: the methods that were named, or all that fit.
+//! Which methods are measured: those that were named, or all that can run.
 
 use gleaner_algorithms::{Method, Rank};
-use serde::Serialize;
 
-use crate::choice::{self, Choice, ChoiceError};
+use crate::choice::{self, Choice, Refusal};
+use crate::report::CommandError;
 
 /// A method that is measured.
 #[derive(Clone, Debug)]
@@ -14,25 +14,8 @@ pub struct Entrant {
     pub k: usize,
 }
 
-/// A method that is not, and why.
-#[derive(Clone, Debug, Serialize)]
-pub struct Refusal {
-    /// Its name.
-    pub method: String,
-    /// A sentence.
-    pub reason: String,
-}
-
-/// All of them.
-#[derive(Clone, Debug)]
-pub struct Lineup {
-    /// In the order in which they were named or are listed.
-    pub entrants: Vec<Entrant>,
-    /// Only where all methods were asked for.
-    pub refused: Vec<Refusal>,
-}
-
-/// Judges the methods that were chosen, once `set` has given them their other options, for so many workers and n entries.
+/// The methods that were chosen, with the options that `set` gives them, and can run among so many workers with n entries; where all were
+/// asked for, the others too.
 ///
 /// # Errors
 /// A method that was named and cannot run. Where all were asked for, the first one's reason if none of them can.
@@ -41,30 +24,17 @@ pub fn enlist(
     set: impl Fn(Method) -> Method,
     workers: u32,
     n: usize,
-) -> Result<Lineup, ChoiceError> {
-    let (mut entrants, mut refused) = (Vec::new(), Vec::new());
-    for (name, method) in choice.methods() {
-        match method.and_then(|method| judge(set(method), workers, n)) {
-            Ok(entrant) => entrants.push(entrant),
-            Err(reason) if choice.is_all() => refused.push((name, reason)),
-            Err(reason) => return Err(reason),
+) -> Result<(Vec<Entrant>, Vec<Refusal>), CommandError> {
+    choice.each(|_, method| {
+        let method = set(method);
+        let k = choice::k(&method, workers, n)?;
+        if method.is_auto() {
+            method.candidates(workers, n)?;
+        } else {
+            method.schedule(Rank(0), workers, n)?;
         }
-    }
-    if entrants.is_empty() && !refused.is_empty() {
-        return Err(refused.remove(0).1);
-    }
-    let refused = refused.into_iter().map(|(method, reason)| Refusal { method, reason: reason.to_string() });
-    Ok(Lineup { entrants, refused: refused.collect() })
-}
-
-fn judge(method: Method, workers: u32, n: usize) -> Result<Entrant, ChoiceError> {
-    let k = choice::k(&method, workers, n)?;
-    if method.is_auto() {
-        method.candidates(workers, n)?;
-    } else {
-        method.schedule(Rank(0), workers, n)?;
-    }
-    Ok(Entrant { method, k })
+        Ok(Entrant { method, k })
+    })
 }
 
 #[cfg(test)]
@@ -79,13 +49,15 @@ mod tests {
         choice: Choice,
     }
 
+    type Lineup = (Vec<Entrant>, Vec<Refusal>);
+
     fn enlisted(arguments: &str, workers: u32, n: usize) -> Result<Lineup, String> {
         let command = Command::parse_from(["bench"].into_iter().chain(arguments.split(' ')));
         enlist(&command.choice, |method| method, workers, n).map_err(|reason| reason.to_string())
     }
 
-    fn names(lineup: &Lineup) -> Vec<&str> {
-        lineup.entrants.iter().map(|entrant| entrant.method.collective().name()).collect()
+    fn names(entrants: &[Entrant]) -> Vec<&str> {
+        entrants.iter().map(|entrant| entrant.method.collective().name()).collect()
     }
 
     /// So many entries that a method with one block cannot number them, and one with 16 can.
@@ -94,14 +66,14 @@ mod tests {
     #[test]
     fn every_listed_method_takes_part_or_is_refused_for_a_reason() {
         for (workers, n) in [(1, 0), (1, 100), (6, 100), (7, 3), (16, LONG)] {
-            let lineup = enlisted("--method all", workers, n).unwrap();
-            let mut all = names(&lineup);
-            all.extend(lineup.refused.iter().map(|refusal| &*refusal.method));
+            let (entrants, refused) = enlisted("--method all", workers, n).unwrap();
+            let mut all = names(&entrants);
+            all.extend(refused.iter().map(|refusal| &*refusal.method));
             let mut known: Vec<&str> = Method::all().map(|m| m.collective().name()).collect();
             all.sort_unstable();
             known.sort_unstable();
             assert_eq!(all, known, "{workers} workers, {n} entries");
-            for Refusal { method, reason } in &lineup.refused {
+            for Refusal { method, reason } in &refused {
                 assert_eq!(enlisted(&format!("--method {method}"), workers, n).unwrap_err(), *reason);
             }
         }
@@ -109,18 +81,18 @@ mod tests {
 
     #[test]
     fn a_method_that_does_not_fit_is_passed_over_only_where_all_are_asked_for() {
-        let lineup = enlisted("--method all", 16, LONG).unwrap();
-        assert!(names(&lineup).contains(&"ring"));
-        assert!(lineup.refused.iter().any(|refusal| refusal.method == "recursive-doubling"));
+        let (entrants, refused) = enlisted("--method all", 16, LONG).unwrap();
+        assert!(names(&entrants).contains(&"ring"));
+        assert!(refused.iter().any(|refusal| refusal.method == "recursive-doubling"));
         let error = enlisted("--method ring,recursive-doubling", 16, LONG).unwrap_err();
         assert!(error.contains("recursive-doubling cuts 8589934592 entries"), "{error}");
     }
 
     #[test]
     fn names_stand_in_the_order_given_and_may_be_repeated() {
-        let lineup = enlisted("--method ring,spardl,ring --k 5", 3, 100).unwrap();
-        assert_eq!(names(&lineup), ["ring", "spardl", "ring"]);
-        assert_eq!(lineup.entrants.iter().map(|entrant| entrant.k).collect::<Vec<_>>(), [100, 5, 100]);
+        let (entrants, _) = enlisted("--method ring,spardl,ring --k 5", 3, 100).unwrap();
+        assert_eq!(names(&entrants), ["ring", "spardl", "ring"]);
+        assert_eq!(entrants.iter().map(|entrant| entrant.k).collect::<Vec<_>>(), [100, 5, 100]);
     }
 
     #[test]

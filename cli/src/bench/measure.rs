@@ -2,18 +2,18 @@
 
 use std::time::Instant;
 
-use gleaner_runtime::{Config, Error, Failure, Gradients, Layout, Session, Update, report};
-use serde::{Deserialize, Serialize};
+use gleaner_runtime::{self as runtime, Config, Error, Failure, Gradients, Layout, Session, Update};
 use sha2::{Digest, Sha256};
 
+use super::Bench;
 use super::chosen::AutoReport;
 use super::floor::Floor;
 use super::gradient::Gradient;
-use super::lineup::{Entrant, Lineup, enlist};
+use super::lineup::{Entrant, enlist};
 use super::mass::Mass;
 use super::summary::{Facts, Record, Report, Sample, Summary};
-use super::{Bench, BenchError, picture};
-use crate::crew::{Display, Progress};
+use crate::crew::{Display, Progress, gather};
+use crate::report::{self, CommandError};
 
 /// The name of the one parameter that is synchronised.
 pub const PARAMETER: &str = "gradient";
@@ -29,26 +29,27 @@ struct Runner {
 }
 
 /// What every rank does; rank 0 gets the report.
-pub fn measure(bench: &Bench) -> Result<Option<Report>, BenchError> {
+pub fn measure(bench: &Bench) -> Result<Option<Report>, CommandError> {
     let mut config = Config::from_environment()?;
     config.timeout = bench.timeout.unwrap_or(config.timeout);
     let session = Session::join_as(config)?;
-    run(&session, bench).inspect_err(|error| match error {
+    if let Some((rank, reason)) = differing(&session, bench)? {
         // All ranks see it together, and name the same one.
-        BenchError::Options { rank, .. } => {
-            report::failed(&Failure { rank: *rank as u32, step: None, reason: error.to_string() });
-        }
+        runtime::report::failed(&Failure { rank, step: None, reason: reason.clone() });
+        return Err(reason.into());
+    }
+    run(&session, bench).inspect_err(|error| {
         // All ranks are to know why; where the job had failed before, they do.
-        _ => drop(session.abort(error)),
+        session.abort(error);
     })
 }
 
-fn run(session: &Session, bench: &Bench) -> Result<Option<Report>, BenchError> {
+fn run(session: &Session, bench: &Bench) -> Result<Option<Report>, CommandError> {
     let (rank, workers, n) = (session.rank(), session.world_size(), bench.params);
     same_options(session, bench)?;
-    let Lineup { entrants, refused } = enlist(&bench.choice, |method| bench.set(method), workers as u32, n)?;
+    let (entrants, refused) = enlist(&bench.choice, |method| bench.set(method), workers as u32, n)?;
     if let Some(path) = bench.svg.as_deref().filter(|_| rank == 0) {
-        picture::probe(path)?;
+        report::probe(path)?;
     }
     let mut runners = start(session, entrants, n)?;
 
@@ -67,7 +68,7 @@ fn run(session: &Session, bench: &Bench) -> Result<Option<Report>, BenchError> {
             floor.passes(session, &gradient)?;
         }
         for turn in 0..turns {
-            // Nobody always comes first, or after the same one as the first.
+            // No method always comes first, or after the same one.
             let runner = &mut runners[(round as usize + turn) % turns];
             given.clone_from(&gradient);
             let (sample, update) = runner.step(session, &mut given)?;
@@ -132,7 +133,7 @@ fn finish(
     bench: &Bench,
     runners: Vec<Runner>,
     floor: Option<&Floor>,
-) -> Result<Vec<Summary>, BenchError> {
+) -> Result<Vec<Summary>, CommandError> {
     let (mut methods, workers) = (Vec::new(), session.world_size());
     for Runner { entrant, gradients, digest, records, lost } in runners {
         let digest: String = digest.finalize().iter().map(|b| format!("{b:02x}")).collect();
@@ -140,8 +141,11 @@ fn finish(
         let ours = &all[0].0;
         if let Some(rank) = all.iter().position(|(theirs, _)| theirs != ours) {
             let method = entrant.method.collective().name();
-            let (theirs, ours) = (all[rank].0.clone(), ours.clone());
-            return Err(BenchError::Digest { method, rank, theirs, ours });
+            let theirs = &all[rank].0;
+            return Err(format!(
+                "the updates of {method} differ between the ranks: rank {rank} has digest {theirs}, rank 0 has {ours}"
+            )
+            .into());
         }
         let lost = all.iter().map(|(_, lost)| lost).sum::<f64>() / f64::from(bench.steps);
         let (params, rounds, digest) = (bench.params, gradients.rounds(), ours.clone());
@@ -156,8 +160,9 @@ fn finish(
     Ok(methods)
 }
 
-/// Everything that decides what a rank does, a line each, so that the ranks take the same turns.
-fn same_options(session: &Session, bench: &Bench) -> Result<(), BenchError> {
+/// The first rank that measures something else than rank 0, and what: compared is everything that decides what a rank does, a line each, so
+/// that the ranks take the same turns.
+fn differing(session: &Session, bench: &Bench) -> Result<Option<(u32, String)>, Error> {
     let methods = bench.choice.methods();
     let names: Vec<&str> = methods.iter().map(|(name, _)| &**name).collect();
     let mut options = format!(
@@ -177,17 +182,9 @@ fn same_options(session: &Session, bench: &Bench) -> Result<(), BenchError> {
     }
     let notes = session.all_gather(options.as_bytes())?;
     let texts: Vec<_> = notes.iter().map(|note| String::from_utf8_lossy(note)).collect();
-    for (rank, text) in texts.iter().enumerate() {
-        if let Some((theirs, ours)) = text.lines().zip(texts[0].lines()).find(|(theirs, ours)| theirs != ours)
-        {
-            return Err(BenchError::Options { rank, theirs: theirs.into(), ours: ours.into() });
-        }
-    }
-    Ok(())
-}
-
-/// One value of every rank.
-pub fn gather<T: Serialize + for<'a> Deserialize<'a>>(session: &Session, value: &T) -> Result<Vec<T>, Error> {
-    let note = serde_json::to_vec(value).unwrap_or_default();
-    Ok(session.all_gather(&note)?.iter().filter_map(|note| serde_json::from_slice(note).ok()).collect())
+    Ok((0..).zip(&texts).find_map(|(rank, text)| {
+        let (theirs, ours) = text.lines().zip(texts[0].lines()).find(|(theirs, ours)| theirs != ours)?;
+        let advice = "start all ranks with the same command line";
+        Some((rank, format!("rank {rank} runs with {theirs}, rank 0 with {ours}; {advice}")))
+    }))
 }

@@ -1,9 +1,6 @@
 //! The report as a picture: a bar for each method, as long as its step takes.
 
-use std::path::Path;
-
 use gleaner_charts::{Axis, DrawError, Fill, Key, Page, Row, Rows};
-use gleaner_runtime::staged::{Staged, StagedError};
 use gleaner_statistics::Spread;
 use gleaner_units::{self as units, grouped};
 
@@ -16,15 +13,6 @@ const PARTS: [(Fill, &str); 4] =
 
 const WIDTH: i32 = 960;
 const ROW: i32 = 36;
-
-/// That a picture can be written there, before it takes long to find out.
-///
-/// # Errors
-/// A folder that is missing or closed, or a name that is none of a file.
-pub fn probe(path: &Path) -> Result<(), StagedError> {
-    // What is staged vanishes unless it is published.
-    Staged::default().write(path, |_| Ok(()))
-}
 
 /// The picture as SVG text.
 ///

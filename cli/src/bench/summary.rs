@@ -4,8 +4,8 @@ use gleaner_statistics::Spread;
 use serde::{Deserialize, Serialize};
 
 use super::chosen::AutoReport;
-use super::lineup::{Entrant, Refusal};
-use crate::choice::{Stated, stated};
+use super::lineup::Entrant;
+use crate::choice::{Refusal, Stated, stated};
 
 /// What one rank measured in one step.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

@@ -1,6 +1,7 @@
 //! The report for readers: one method line by line, several as a table.
 
 use super::summary::{Report, Summary};
+use crate::report::{columns, ms};
 use gleaner_units::{self as units, grouped};
 
 /// A time as people read it.
@@ -79,7 +80,6 @@ pub fn several(report: &Report) -> String {
         .chain(loses.then_some("lost"));
     let mut rows = vec![headings.map(String::from).collect::<Vec<_>>()];
     for s in methods {
-        let ms = |seconds: f64| format!("{:.2}", seconds * 1e3);
         let mut row = vec![
             s.method.to_owned(),
             ms(s.seconds),
@@ -104,22 +104,9 @@ pub fn several(report: &Report) -> String {
         first.workers,
         grouped(first.params as u64),
         first.steps,
-        aligned(&rows),
+        columns(&rows),
         refused.collect::<String>()
     )
-}
-
-/// Columns as wide as they have to be: the first one begins at the left, the others end at the right.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let length = |cell: &String| cell.chars().count();
-    let columns = rows.first().map_or(0, Vec::len);
-    let widths: Vec<usize> =
-        (0..columns).map(|c| rows.iter().map(|row| length(&row[c])).max().unwrap_or(0)).collect();
-    let line = |row: &Vec<String>| {
-        let rest = row.iter().zip(&widths).skip(1).map(|(cell, &width)| format!("  {cell:>width$}"));
-        format!("{:width$}{}\n", row[0], rest.collect::<String>(), width = widths[0])
-    };
-    rows.iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -127,8 +114,9 @@ mod tests {
     use gleaner_algorithms::Method;
 
     use super::*;
-    use crate::bench::lineup::{Entrant, Refusal};
+    use crate::bench::lineup::Entrant;
     use crate::bench::summary::{Facts, Record, Sample};
+    use crate::choice::Refusal;
 
     fn taking(method: Method, seconds: f64) -> Summary {
         let sample = Sample { seconds, ..Sample::default() };

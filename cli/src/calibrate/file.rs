@@ -1,8 +1,7 @@
 //! A calibration as it is stored: what was measured where, the lines fitted to it, and by how much they miss.
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
@@ -10,6 +9,8 @@ use gleaner_algorithms::merging::{Affine, Line, Misfit};
 use gleaner_testbed::record::Machine;
 use gleaner_units::Rate;
 use serde::{Deserialize, Serialize};
+
+use crate::report::CommandError;
 
 /// The version of the format that this program writes.
 const VERSION: u32 = 2;
@@ -98,20 +99,6 @@ pub struct Wanted<'a> {
     pub latency: Option<Duration>,
 }
 
-/// A calibration that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CalibrationError {
-    /// No file.
-    #[error("the calibration cannot be read from {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    /// Another file.
-    #[error("{} is no calibration: {what}; expected what gleaner calibrate --out wrote", path.display())]
-    Format { path: PathBuf, what: String },
-    /// Of something else.
-    #[error("{} is of another {what}: it was measured with {found}, and {wanted} is planned for; calibrate again there", path.display())]
-    Other { path: PathBuf, what: &'static str, found: String, wanted: String },
-}
-
 impl Fit {
     /// A line with its error.
     pub fn new(line: Line, misfit: Misfit) -> Self {
@@ -164,10 +151,14 @@ impl Calibration {
     ///
     /// # Errors
     /// A file that is not there, or is no calibration of this version with costs that are finite and at least 0.
-    pub fn read(path: &Path) -> Result<Self, CalibrationError> {
+    pub fn read(path: &Path) -> Result<Self, CommandError> {
+        let shown = path.display();
         let text = fs::read_to_string(path)
-            .map_err(|source| CalibrationError::Read { path: path.into(), source })?;
-        let wrong = |what| CalibrationError::Format { path: path.into(), what };
+            .map_err(|error| format!("the calibration cannot be read from {shown}: {error}"))?;
+        let wrong = |what: String| {
+            let expected = "expected what gleaner calibrate --out wrote";
+            CommandError::from(format!("{shown} is no calibration: {what}; {expected}"))
+        };
         let Version { version } = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         if version != VERSION {
             return Err(wrong(format!("it has version {version}, and this program reads {VERSION}")));
@@ -191,9 +182,11 @@ impl Calibration {
     ///
     /// # Errors
     /// The first thing that differs.
-    pub fn check(&self, path: &Path, wanted: &Wanted<'_>) -> Result<(), CalibrationError> {
+    pub fn check(&self, path: &Path, wanted: &Wanted<'_>) -> Result<(), CommandError> {
         let other = |what, found: String, wanted: String| {
-            Err(CalibrationError::Other { path: path.into(), what, found, wanted })
+            let differs =
+                format!("it was measured with {found}, and {wanted} is planned for; calibrate again there");
+            Err(format!("{} is of another {what}: {differs}", path.display()).into())
         };
         let method = wanted.method.to_string();
         if self.method != method {
@@ -217,8 +210,8 @@ impl Calibration {
         if let Some(latency) = wanted.latency {
             let asked = latency.as_secs_f64();
             if self.latency > SAME_LATENCY * asked || asked > SAME_LATENCY * self.latency {
-                let told = |seconds: f64| format!("a latency of {:.0} µs", 1e6 * seconds);
-                return other("network", told(self.latency), told(asked));
+                let words = |seconds: f64| format!("a latency of {:.0} µs", 1e6 * seconds);
+                return other("network", words(self.latency), words(asked));
             }
         }
         Ok(())

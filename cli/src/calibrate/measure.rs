@@ -11,13 +11,14 @@ use gleaner_testbed::experiment::this_machine;
 use gleaner_units::grouped;
 use serde::{Deserialize, Serialize};
 
-use super::CalibrateError;
+use super::ALONE;
 use super::file::{Calibration, Sample};
 use crate::bench::gradient::Gradient;
-use crate::bench::measure::{PARAMETER, gather};
-use crate::bench::picture::probe;
-use crate::choice;
+use crate::bench::measure::PARAMETER;
+use crate::choice::{self, ChoiceError};
+use crate::crew::gather;
 use crate::crew::{Display, Progress};
+use crate::report::{CommandError, probe};
 
 /// Numbers of entries: OMGS-SGD's range of a thousand to a million, and one more, as layers have some millions.
 const SIZES: [usize; 7] = [1_000, 4_000, 16_000, 64_000, 250_000, 1_000_000, 4_000_000];
@@ -41,8 +42,8 @@ struct Took {
 }
 
 /// Refuses a method that cannot run among so many workers with one of the sizes.
-pub fn check(method: &Method, workers: u32) -> Result<(), CalibrateError> {
-    SIZES.iter().try_for_each(|&n| Ok(choice::k(method, workers, n).map(drop)?))
+pub fn check(method: &Method, workers: u32) -> Result<(), ChoiceError> {
+    SIZES.iter().try_for_each(|&n| choice::k(method, workers, n).map(drop))
 }
 
 /// What every rank does; rank 0 gets the calibration.
@@ -50,7 +51,7 @@ pub fn measure<'a>(
     method: &Method,
     timeout: Option<Duration>,
     files: impl Iterator<Item = &'a PathBuf>,
-) -> Result<Option<Calibration>, CalibrateError> {
+) -> Result<Option<Calibration>, CommandError> {
     let mut config = Config::from_environment()?;
     config.timeout = timeout.unwrap_or(config.timeout);
     let (transport, _) = config.transport.clone().resolve(config.is_plain);
@@ -66,10 +67,10 @@ fn run<'a>(
     method: &Method,
     transport: &str,
     mut files: impl Iterator<Item = &'a PathBuf>,
-) -> Result<Option<Calibration>, CalibrateError> {
+) -> Result<Option<Calibration>, CommandError> {
     let (rank, workers) = (session.rank(), session.world_size() as u32);
     if workers < 2 {
-        return Err(CalibrateError::Alone);
+        return Err(ALONE.into());
     }
     check(method, workers)?;
     if rank == 0 {
@@ -113,7 +114,7 @@ fn run<'a>(
     }
     let calibration =
         Calibration::of(method, workers, this_machine(), transport.to_owned(), network, samples);
-    Ok(Some(calibration.ok_or(CalibrateError::Fit)?))
+    Ok(Some(calibration.ok_or("a clock that stood still: the fits need times above 0; measure again")?))
 }
 
 /// What a step takes on the slowest rank.

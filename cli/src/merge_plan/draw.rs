@@ -5,8 +5,8 @@ use gleaner_algorithms::merging::{
 };
 use gleaner_charts::{Axis, Fill, Key, Page, Row, Rows};
 
-use super::MergePlanError;
 use super::table::Plan;
+use crate::report::CommandError;
 
 const KINDS: [(Fill, &str); 4] = [
     (Fill::FORWARD, "forward"),
@@ -27,7 +27,7 @@ pub fn svg(
     plan: &Plan<'_>,
     pass: &Pass,
     (problem, dense): (&Problem<'_>, &Timeline),
-) -> Result<String, MergePlanError> {
+) -> Result<String, CommandError> {
     let of = |strategy: &dyn Strategy| evaluate(problem, &strategy.group(problem)?);
     let (single, layers, merged) = (of(&Single)?, of(&LayerWise)?, of(&Optimal)?);
     let pipelines = [

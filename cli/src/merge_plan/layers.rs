@@ -1,13 +1,14 @@
 //! Layers with their sizes and times: of a model that is known, or from a file.
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
-use gleaner_algorithms::merging::{Layer, MODELS, MergingError, ModelTensors, Pass};
+use gleaner_algorithms::merging::{Layer, MODELS, ModelTensors, Pass};
 use serde::{Deserialize, Serialize};
+
+use crate::report::CommandError;
 
 /// The names of models that `--model` takes.
 pub fn known() -> PossibleValuesParser {
@@ -19,45 +20,10 @@ pub fn model(name: &str) -> Option<&'static ModelTensors> {
     MODELS.iter().find(|model| model.name == name)
 }
 
-/// Layers that cannot be planned for.
-#[derive(Debug, thiserror::Error)]
-pub enum LayersError {
-    /// No file.
-    #[error("the layers cannot be read from {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    /// A file of another kind.
-    #[error(
-        "{}: {what}; expected JSON such as {{\"layers\": [{{\"name\": \"fc\", \"entries\": 1000, \"seconds\": 0.002}}]}}, or CSV with \
-        the header name,entries,seconds",
-        path.display()
-    )]
-    Format { path: PathBuf, what: String },
-    /// No times.
-    #[error(
-        "{layer} has no time; measure how long each layer's gradient takes, or give the whole backward pass by --backward"
-    )]
-    Missing { layer: String },
-    /// Times twice.
-    #[error("{} has the times of the layers, and --backward gives another one; leave one of them out", path.display())]
-    Twice { path: PathBuf },
-    /// A time that cannot be.
-    #[error("{layer} takes {seconds} s; expected a finite time of at least 0: measure it again")]
-    Time { layer: String, seconds: f64 },
-    /// Layers of another model.
-    #[error("{} is of another model than {model}: {what}; expected the times of {model}'s tensors, from the last to the first", path.display())]
-    Another { path: PathBuf, model: String, what: String },
-    /// Layers that cannot be.
-    #[error(transparent)]
-    Merging(#[from] MergingError),
-    /// A quantity that cannot be read.
-    #[error("{0}")]
-    Quantity(String),
-}
-
 /// A layer as files and reports have it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Told {
+pub struct NamedLayer {
     /// Its name.
     pub name: String,
     /// How many parameters it has.
@@ -75,7 +41,7 @@ pub struct File {
     #[serde(default)]
     pub forward: Option<f64>,
     /// In the order in which backpropagation finishes them.
-    pub layers: Vec<Told>,
+    pub layers: Vec<NamedLayer>,
 }
 
 /// What is planned for.
@@ -83,7 +49,7 @@ pub struct Layers {
     /// The model's name, or the file's.
     pub model: String,
     /// In the order in which backpropagation finishes them, all with times.
-    pub told: Vec<Told>,
+    pub list: Vec<NamedLayer>,
     /// Where the times come from, in words.
     pub share: &'static str,
     /// The same for the evaluator.
@@ -99,36 +65,41 @@ impl Layers {
         name: Option<&str>,
         path: Option<&Path>,
         (forward, backward): (Option<Duration>, Option<Duration>),
-    ) -> Result<Self, LayersError> {
+    ) -> Result<Self, CommandError> {
         let known = match name.and_then(model) {
             Some(model) => model
                 .tensors()?
                 .into_iter()
-                .map(|t| Told { name: t.name, entries: t.entries, seconds: None })
+                .map(|t| NamedLayer { name: t.name, entries: t.entries, seconds: None })
                 .collect(),
             None => Vec::new(),
         };
-        let (of_file, mut told) = match path {
+        let (of_file, mut list) = match path {
             Some(path) => read(path)?,
             None => (None, known.clone()),
         };
         if let (Some(name), Some(path)) = (name, path) {
-            same(name, path, &known, &told)?;
+            same(name, path, &known, &list)?;
         }
-        let timed = told.iter().any(|layer| layer.seconds.is_some());
+        let timed = list.iter().any(|layer| layer.seconds.is_some());
         if let (true, Some(_), Some(path)) = (timed, backward, path) {
-            return Err(LayersError::Twice { path: path.into() });
+            let twice =
+                "has the times of the layers, and --backward gives another one; leave one of them out";
+            return Err(format!("{} {twice}", path.display()).into());
         }
         if let (false, Some(backward)) = (timed, backward) {
-            let each = backward.as_secs_f64() / told.len().max(1) as f64;
-            told.iter_mut().for_each(|layer| layer.seconds = Some(each));
+            let each = backward.as_secs_f64() / list.len().max(1) as f64;
+            list.iter_mut().for_each(|layer| layer.seconds = Some(each));
         }
         let mut layers = Vec::new();
-        for Told { name, entries, seconds } in &told {
-            let layer = || format!("layer '{name}'");
-            let backward = seconds.ok_or_else(|| LayersError::Missing { layer: layer() })?;
+        for NamedLayer { name, entries, seconds } in &list {
+            let backward = seconds.ok_or_else(|| {
+                let advice = "measure how long each layer's gradient takes, or give the whole backward pass by --backward";
+                format!("layer '{name}' has no time; {advice}")
+            })?;
             if !backward.is_finite() || backward < 0.0 {
-                return Err(LayersError::Time { layer: layer(), seconds: backward });
+                let expected = "expected a finite time of at least 0: measure it again";
+                return Err(format!("layer '{name}' takes {backward} s; {expected}").into());
             }
             layers.push(Layer { backward, entries: *entries });
         }
@@ -138,19 +109,26 @@ impl Layers {
         let model =
             name.map_or_else(|| path.map(|p| p.display().to_string()).unwrap_or_default(), str::to_owned);
         let share = if timed { "as given" } else { "the same for every layer (assumed)" };
-        Ok(Self { model, told, share, pass })
+        Ok(Self { model, list, share, pass })
     }
 
     /// The entries of all layers.
     pub fn entries(&self) -> usize {
-        self.told.iter().map(|layer| layer.entries).sum()
+        self.list.iter().map(|layer| layer.entries).sum()
     }
 }
 
 /// The forward pass, if it is given, and the layers.
-fn read(path: &Path) -> Result<(Option<f64>, Vec<Told>), LayersError> {
-    let text = fs::read_to_string(path).map_err(|source| LayersError::Read { path: path.into(), source })?;
-    let wrong = |what| LayersError::Format { path: path.into(), what };
+fn read(path: &Path) -> Result<(Option<f64>, Vec<NamedLayer>), CommandError> {
+    let shown = path.display();
+    let text =
+        fs::read_to_string(path).map_err(|e| format!("the layers cannot be read from {shown}: {e}"))?;
+    let wrong = |what: String| {
+        CommandError::from(format!(
+            "{shown}: {what}; expected JSON such as {{\"layers\": [{{\"name\": \"fc\", \"entries\": 1000, \"seconds\": 0.002}}]}}, or CSV \
+             with the header name,entries,seconds"
+        ))
+    };
     if text.trim_start().starts_with('{') {
         let File { forward, layers } =
             serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
@@ -164,22 +142,29 @@ fn read(path: &Path) -> Result<(Option<f64>, Vec<Told>), LayersError> {
     }
     let layer = |(number, line): (usize, &str)| {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
-        let told = || {
+        let layer = || {
             let seconds = match fields.get(2).filter(|text| !text.is_empty()) {
                 Some(text) => Some(text.parse().ok()?),
                 None => None,
             };
             let fits = fields.len() == header.split(',').count() && !fields[0].is_empty();
-            fits.then_some(Told { name: fields[0].to_owned(), entries: fields[1].parse().ok()?, seconds })
+            fits.then_some(NamedLayer {
+                name: fields[0].to_owned(),
+                entries: fields[1].parse().ok()?,
+                seconds,
+            })
         };
-        told().ok_or_else(|| wrong(format!("line {number} is '{line}'")))
+        layer().ok_or_else(|| wrong(format!("line {number} is '{line}'")))
     };
-    Ok((None, lines.map(layer).collect::<Result<_, _>>()?))
+    Ok((None, lines.map(layer).collect::<Result<_, CommandError>>()?))
 }
 
 /// Refuses layers of a file that are not those of the model.
-fn same(name: &str, path: &Path, known: &[Told], found: &[Told]) -> Result<(), LayersError> {
-    let another = |what| Err(LayersError::Another { path: path.into(), model: name.into(), what });
+fn same(name: &str, path: &Path, known: &[NamedLayer], found: &[NamedLayer]) -> Result<(), CommandError> {
+    let another = |what: String| {
+        let expected = format!("expected the times of {name}'s tensors, from the last to the first");
+        Err(format!("{} is of another model than {name}: {what}; {expected}", path.display()).into())
+    };
     if known.len() != found.len() {
         return another(format!("it has {} layers, {name} has {} tensors", found.len(), known.len()));
     }

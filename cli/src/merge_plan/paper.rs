@@ -265,7 +265,7 @@ fn spans(
 
 /// For which α and β, and for which t_f + t_b, OMGS makes the groups of Table V.
 fn ranges(inputs: &[Inputs]) -> Result<String, MergingError> {
-    let told = |spans: &[(f64, f64)], factor: f64| match spans {
+    let words = |spans: &[(f64, f64)], factor: f64| match spans {
         [] => "never".to_owned(),
         spans => {
             let span = |&(low, high): &(f64, f64)| format!("{:.3}–{:.3}", low * factor, high * factor);
@@ -283,7 +283,7 @@ fn ranges(inputs: &[Inputs]) -> Result<String, MergingError> {
         let mut row = vec![format!("{:.2}", 1e3 * alpha)];
         for input in inputs {
             let of = |beta| Inputs::new(input.printed, input.computes, alpha, beta);
-            row.push(told(&spans(grid(1e-11, 1e-6, 200), "omgs", of)?, 1e9));
+            row.push(words(&spans(grid(1e-11, 1e-6, 200), "omgs", of)?, 1e9));
         }
         cells.push(row);
     }
@@ -297,7 +297,7 @@ fn ranges(inputs: &[Inputs]) -> Result<String, MergingError> {
             let mut row = vec![name(input), strategy.to_owned()];
             for (alpha, beta) in [(input.costs.alpha, input.costs.beta), (code.alpha, code.beta)] {
                 let of = |computes| Inputs::new(input.printed, computes, alpha, beta);
-                row.push(told(&spans(grid(0.01, 10.0, 180), strategy, of)?, 1.0));
+                row.push(words(&spans(grid(0.01, 10.0, 180), strategy, of)?, 1.0));
             }
             cells.push(row);
         }

@@ -9,7 +9,7 @@ use gleaner_algorithms::merging::{
 use gleaner_units::grouped;
 use serde::{Serialize, Serializer};
 
-use super::layers::Told;
+use super::layers::NamedLayer;
 use crate::report::{columns, ms};
 
 /// What a strategy makes of the layers. The names are those of the JSON object; times are in seconds.
@@ -19,12 +19,12 @@ pub struct Row {
     pub groups: usize,
     /// Behind how many layers each group ends.
     pub ends: Vec<usize>,
-    #[serde(rename = "iteration_seconds")]
+    #[serde(rename = "seconds_iteration")]
     pub iteration: f64,
     /// By how much selection ends after the backward pass alone would.
-    #[serde(rename = "selecting_seconds")]
+    #[serde(rename = "seconds_selecting")]
     pub selecting: f64,
-    #[serde(rename = "exposed_seconds")]
+    #[serde(rename = "seconds_exposed")]
     pub non_overlapped: f64,
     /// The share of the exchange that is under way while something is computed or selected.
     #[serde(rename = "hidden_share")]
@@ -68,13 +68,13 @@ impl Row {
 #[derive(Debug, Serialize)]
 pub struct Plan<'a> {
     pub model: &'a str,
-    pub layers: &'a [Told],
+    pub layers: &'a [NamedLayer],
     /// Where the layers' times come from.
     #[serde(rename = "times")]
     pub share: &'static str,
-    #[serde(rename = "forward_seconds")]
+    #[serde(rename = "seconds_forward")]
     pub forward: f64,
-    #[serde(rename = "backward_seconds")]
+    #[serde(rename = "seconds_backward")]
     pub backward: f64,
     pub method: String,
     #[serde(skip)]
@@ -99,12 +99,6 @@ fn place<S: Serializer>(place: &Placement, serializer: S) -> Result<S::Ok, S::Er
 }
 
 impl Plan<'_> {
-    /// As one JSON object.
-    pub fn json(&self) -> String {
-        // Numbers and names always serialise.
-        serde_json::to_string(self).unwrap_or_default() + "\n"
-    }
-
     /// As a table.
     pub fn table(&self, picture: Option<&Path>) -> String {
         let header =

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{HIGH, WIDTH};
 use crate::choice::{Stated, stated};
+use crate::report::{self, ms};
 use gleaner_charts::{Axis, DrawError, Key, Line, Lines, Look, Page};
 use gleaner_units::{self as units, Rate, grouped};
 
@@ -47,7 +48,7 @@ struct Row {
 struct Report {
     workers: u32,
     params: usize,
-    #[serde(rename = "latency_seconds")]
+    #[serde(rename = "seconds_latency")]
     latency: f64,
     #[serde(rename = "bandwidth_bytes_per_second")]
     bytes_per_second: f64,
@@ -152,7 +153,7 @@ impl Comparison {
 
     /// As one JSON object.
     pub fn json(&self) -> String {
-        let report = Report {
+        let ranked = Report {
             workers: self.workers,
             params: self.n,
             latency: self.model.network.latency.as_secs_f64(),
@@ -162,8 +163,7 @@ impl Comparison {
             bytes_per_entry: self.model.bytes_per_entry,
             methods: self.rows(),
         };
-        // Numbers and fixed names always serialise.
-        serde_json::to_string(&report).unwrap_or_default() + "\n"
+        report::json(&ranked)
     }
 
     /// As a table.
@@ -181,11 +181,10 @@ impl Comparison {
             "entries",
             "/ fastest",
         ];
-        let mut cells = vec![header.map(String::from)];
+        let mut cells = vec![header.map(String::from).to_vec()];
         for (f, row) in self.ranking.iter().zip(self.rows()) {
             let (low, high) = f.delivered;
-            let ms = |seconds: f64| format!("{:.2}", seconds * 1e3);
-            cells.push([
+            cells.push(vec![
                 f.to_string(),
                 grouped(f.rounds),
                 grouped(f.messages),
@@ -199,17 +198,7 @@ impl Comparison {
                 format!("{:.2}", row.ratio),
             ]);
         }
-        let widths: Vec<usize> = (0..header.len())
-            .map(|c| cells.iter().map(|r| r[c].chars().count()).max().unwrap_or(0))
-            .collect();
-        let mut text = format!("{}; expected times in ms\n\n", self.heading());
-        for row in cells {
-            let _ = write!(text, "{:<w$}", row[0], w = widths[0]);
-            for (cell, w) in row.iter().zip(&widths).skip(1) {
-                let _ = write!(text, "  {cell:>w$}");
-            }
-            text.push('\n');
-        }
+        let mut text = format!("{}; expected times in ms\n\n{}", self.heading(), report::columns(&cells));
         let _ = write!(
             text,
             "\nEstimated with {:?} and {} a link, {:.2} bytes a sparse entry, and workers that choose half-way between the same \

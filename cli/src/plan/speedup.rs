@@ -28,7 +28,7 @@ struct Row {
     /// What one step takes, in seconds, by link.
     seconds: Vec<f64>,
     /// What one step of the fastest dense method takes.
-    dense_seconds: Vec<f64>,
+    seconds_dense: Vec<f64>,
     /// The second over the first.
     speedup: Vec<f64>,
 }
@@ -38,7 +38,7 @@ struct Row {
 pub struct Speedup {
     method: String,
     workers: u32,
-    #[serde(rename = "latency_seconds")]
+    #[serde(rename = "seconds_latency")]
     latency: f64,
     speed: String,
     #[serde(rename = "bandwidth_bytes_per_second")]
@@ -67,9 +67,9 @@ impl Speedup {
             let times = |methods: &[Method]| -> Result<Vec<f64>, RoutineError> {
                 bits.iter().map(|bits| of(methods, *bits)).collect()
             };
-            let (seconds, dense_seconds) = (times(&own)?, times(&dense)?);
-            let speedup = dense_seconds.iter().zip(&seconds).map(|(dense, own)| dense / own).collect();
-            rows.push(Row { params: n, seconds, dense_seconds, speedup });
+            let (seconds, seconds_dense) = (times(&own)?, times(&dense)?);
+            let speedup = seconds_dense.iter().zip(&seconds).map(|(dense, own)| dense / own).collect();
+            rows.push(Row { params: n, seconds, seconds_dense, speedup });
         }
         let n = 10usize.pow(*ENTRIES.end());
         let density = method.sparsity().k(n).map_or(1.0, |k| k as f64 / n as f64);
@@ -97,12 +97,6 @@ impl Speedup {
             Duration::from_secs_f64(self.latency),
             self.speed
         )
-    }
-
-    /// As one JSON object.
-    pub fn json(&self) -> String {
-        // Numbers and fixed names always serialise.
-        serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 
     /// As a table of whole decades.

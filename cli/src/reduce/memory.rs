@@ -6,7 +6,7 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::schedule::Memory;
 use serde::{Deserialize, Serialize};
 
-use super::ReduceError;
+use crate::report::{self, CommandError};
 
 /// The file's name.
 pub const NAME: &str = "memory.json";
@@ -28,14 +28,19 @@ pub fn text(method: &Method, memories: &[Memory]) -> String {
         memories.first().map_or((0, Vec::new()), |first| (first.steps, bits(&first.agreed)));
     let own = memories.iter().map(|memory| bits(&memory.own)).collect();
     let learnt = Learnt { method: method.collective().name().into(), steps, agreed, own };
-    // Names and numbers always serialise.
-    serde_json::to_string(&learnt).unwrap_or_default() + "\n"
+    report::json(&learnt)
+}
+
+/// Why such a file cannot be used.
+pub fn refused(path: &Path, what: &str) -> CommandError {
+    let expected = "expected what an earlier step of the same method and as many workers wrote";
+    format!("{}: {what}; {expected}", path.display()).into()
 }
 
 /// Reads it for so many workers; None if there is no such file.
-pub fn read(folder: &Path, method: &Method, workers: usize) -> Result<Option<Vec<Memory>>, ReduceError> {
+pub fn read(folder: &Path, method: &Method, workers: usize) -> Result<Option<Vec<Memory>>, CommandError> {
     let path = folder.join(NAME);
-    let refused = |what: String| ReduceError::Memory { path: path.clone(), what };
+    let refused = |what: String| refused(&path, &what);
     if !path.exists() {
         return Ok(None);
     }

@@ -72,6 +72,16 @@ pub struct Vector {
 }
 
 impl Vector {
+    /// All values.
+    pub fn values(&self) -> Result<Vec<f32>, NpyError> {
+        let mut values = Vec::with_capacity(self.len);
+        self.pieces::<NpyError>(|_, piece| {
+            values.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
     /// Reads the header of a file and compares it with the length of the file.
     pub fn open(path: &Path) -> Result<Self, NpyError> {
         let path = path.to_path_buf();

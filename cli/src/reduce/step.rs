@@ -3,13 +3,14 @@
 use std::ops::Range;
 
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::collectives::Ensemble;
+use gleaner_algorithms::collectives::{Ensemble, RoutineError};
 use gleaner_algorithms::residual::AccumulateError;
 use gleaner_algorithms::schedule::{self, Cost, Memory, Run};
 use gleaner_algorithms::{Block, Method, Partition, Rank};
 
-use super::ReduceError;
-use super::npy::{NpyError, Vector};
+use super::npy::Vector;
+use super::of_rank;
+use crate::report::CommandError;
 
 /// A step of all workers.
 pub struct Step {
@@ -40,7 +41,7 @@ impl Step {
         workers: u32,
         n: usize,
         learnt: Option<Vec<Memory>>,
-    ) -> Result<Self, ReduceError> {
+    ) -> Result<Self, RoutineError> {
         let mut ensemble = Ensemble::new(method.clone(), workers, n)?;
         if let Some(memories) = learnt {
             ensemble.restore(memories)?;
@@ -50,31 +51,39 @@ impl Step {
     }
 
     /// Reads the files into the accumulators, without a copy in between.
-    pub fn accumulate(&mut self, gradients: &[Vector], before: Option<&[Vector]>) -> Result<(), ReduceError> {
+    pub fn accumulate(
+        &mut self,
+        gradients: &[Vector],
+        before: Option<&[Vector]>,
+    ) -> Result<(), CommandError> {
         for (r, (residual, gradient)) in self.ensemble.residuals.iter_mut().zip(gradients).enumerate() {
-            let rank = Rank(r as u32);
-            let located = |error| match error {
-                Refused::File(source) => ReduceError::File { rank, source },
-                Refused::Sum(source) => ReduceError::Sum { rank, path: gradient.path().into(), source },
+            let sum = |error: AccumulateError| -> CommandError {
+                let path = gradient.path().display();
+                format!("{} ({path}): {error}; expected finite sums", Rank(r as u32)).into()
+            };
+            let located = |error: CommandError| match error.downcast() {
+                Ok(error) => of_rank(r as u32, *error),
+                Err(other) => other,
             };
             if let Some(before) = before {
-                let restored = before[r].pieces(|first, values| {
-                    residual.restore(first, values).map_err(|error| Refused::Sum(error.into()))
-                });
-                restored.map_err(located)?;
+                let restore = |first, values: &[f32]| {
+                    residual.restore(first, values).map_err(|error| sum(error.into()))
+                };
+                before[r].pieces(restore).map_err(located)?;
             }
             gradient
-                .pieces(|first, values| residual.accumulate(first, values).map_err(Refused::Sum))
+                .pieces(|first, values| residual.accumulate(first, values).map_err(sum))
                 .map_err(located)?;
         }
         Ok(())
     }
 
     /// Runs it, and leaves the new residuals.
-    pub fn all_reduce(&mut self) -> Result<Reduced, ReduceError> {
+    pub fn all_reduce(&mut self) -> Result<Reduced, CommandError> {
         let executions: Result<Vec<_>, _> =
             (0..self.ensemble.residuals.len()).map(|rank| self.ensemble.begin(rank)).collect();
-        let step = schedule::lockstep(executions?)?;
+        let step =
+            schedule::lockstep(executions?).map_err(|error| format!("the all-reduce failed: {error}"))?;
         let largest = |count: fn(&Run) -> u64| step.runs.iter().map(count).max().unwrap_or(0);
         let mut reduced = Reduced {
             update: Vec::new(),
@@ -89,7 +98,11 @@ impl Step {
             if r == 0 {
                 reduced.update = committed.update;
             } else if !same_bits(&reduced.update, &committed.update) {
-                return Err(ReduceError::Diverged(Rank(r as u32)));
+                return Err(format!(
+                    "{} and rank 0 ended with different updates: this is a mistake in Gleaner, please report it",
+                    Rank(r as u32)
+                )
+                .into());
             }
         }
         Ok(reduced)
@@ -113,17 +126,6 @@ impl Step {
     /// The positions of all entries.
     pub fn entries(&self) -> Range<usize> {
         0..self.partition.entries()
-    }
-}
-
-enum Refused {
-    File(NpyError),
-    Sum(AccumulateError),
-}
-
-impl From<NpyError> for Refused {
-    fn from(source: NpyError) -> Self {
-        Refused::File(source)
     }
 }
 

@@ -10,7 +10,8 @@ use gleaner_regress::objective::{Loss, Penalty};
 use gleaner_regress::settings::{Algorithm, Descent, Schedule, Settings};
 use gleaner_units as units;
 
-use crate::choice::{self, ChoiceError};
+use crate::choice;
+use crate::report::CommandError;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -168,7 +169,7 @@ impl Regress {
     }
 
     /// What a run is to do.
-    pub fn settings(&self) -> Result<Settings, super::CommandError> {
+    pub fn settings(&self) -> Result<Settings, CommandError> {
         let algorithm = match self.algorithm {
             Way::Scd => Algorithm::Scd { coordinates: self.coordinates },
             Way::Sgd => Algorithm::Sgd(Descent {
@@ -195,7 +196,7 @@ impl Regress {
             algorithm,
             epochs: self.epochs,
             seed: self.seed,
-            method: choice::named(&self.method).map_err(ChoiceError::from)?,
+            method: choice::named(&self.method)?,
         };
         settings.check()?;
         Ok(settings)

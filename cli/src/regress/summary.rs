@@ -25,12 +25,12 @@ pub struct Summary {
     samples: u64,
     features: usize,
     nonzeros: u64,
-    loading_seconds: f64,
+    seconds_loading: f64,
     steps_per_epoch: u64,
     learning_rate: Option<f64>,
     epochs: Vec<EpochSummary>,
     seconds: f64,
-    communication_seconds: f64,
+    seconds_communication: f64,
     bytes_received: u64,
     objective: f64,
     held_out_loss: Option<f64>,
@@ -49,7 +49,7 @@ pub struct Summary {
 struct EpochSummary {
     epoch: u64,
     seconds: f64,
-    communication_seconds: f64,
+    seconds_communication: f64,
     bytes_received: u64,
     training_loss: Option<f64>,
     objective: Option<f64>,
@@ -63,7 +63,7 @@ impl From<Epoch> for EpochSummary {
         Self {
             epoch: epoch.epoch,
             seconds: epoch.seconds,
-            communication_seconds: epoch.communication_seconds,
+            seconds_communication: epoch.communication_seconds,
             bytes_received: epoch.bytes_received,
             training_loss: epoch.training_loss,
             objective: epoch.objective,
@@ -93,11 +93,11 @@ impl Summary {
             samples: trained.samples,
             features: trained.model.features,
             nonzeros: trained.nonzeros,
-            loading_seconds: trained.loading_seconds,
+            seconds_loading: trained.loading_seconds,
             steps_per_epoch: trained.steps,
             learning_rate: trained.rate,
             seconds: epochs.iter().map(|epoch| epoch.seconds).sum(),
-            communication_seconds: epochs.iter().map(|epoch| epoch.communication_seconds).sum(),
+            seconds_communication: epochs.iter().map(|epoch| epoch.communication_seconds).sum(),
             bytes_received: epochs.iter().map(|epoch| epoch.bytes_received).sum(),
             objective: trained.objective,
             held_out_loss: held_out.map(|held_out| held_out.loss),
@@ -111,10 +111,6 @@ impl Summary {
         }
     }
 
-    pub fn json(&self) -> String {
-        format!("{}\n", serde_json::json!(self))
-    }
-
     /// A row for each epoch, and what there is to say of all.
     pub fn table(&self) -> String {
         let s = if self.workers == 1 { "" } else { "s" };
@@ -126,7 +122,7 @@ impl Summary {
             grouped(self.samples),
             grouped(self.features as u64),
             grouped(self.nonzeros),
-            self.loading_seconds,
+            self.seconds_loading,
         );
         let head = ["epoch", "seconds", "exchanging", "received", "loss", "held-out loss", "accuracy", "AUC"];
         let mut cells = vec![head.map(str::to_owned).to_vec()];
@@ -135,7 +131,7 @@ impl Summary {
             vec![
                 epoch.epoch.to_string(),
                 format!("{:.3}", epoch.seconds),
-                format!("{:.3}", epoch.communication_seconds),
+                format!("{:.3}", epoch.seconds_communication),
                 bytes(epoch.bytes_received as f64),
                 number(epoch.objective.or(epoch.training_loss)),
                 number(epoch.held_out_loss),
@@ -178,10 +174,6 @@ impl PredictionSummary {
             accuracy: evaluation.and_then(|evaluation| evaluation.accuracy),
             auc: evaluation.and_then(|evaluation| evaluation.auc),
         }
-    }
-
-    pub fn json(&self) -> String {
-        format!("{}\n", serde_json::json!(self))
     }
 
     pub fn table(&self) -> String {

@@ -38,7 +38,7 @@ pub fn svg(report: &Report) -> Result<String, DrawError> {
         heading: format!("Selectors on {} gradient{s}, n = {n}, k = {k}", report.workers),
         notes: vec![format!(
             "Medians of interleaved runs on the slowest worker; a read takes {:.2} ms.",
-            1e3 * report.read_seconds
+            1e3 * report.seconds_read
         )],
         legend: Vec::new(),
     };

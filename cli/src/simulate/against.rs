@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{Simulate, Way, bench_gradient, times};
 use crate::choice;
 use crate::crew::bar;
-use crate::report::{columns, ms, save};
+use crate::report::{CommandError, columns, json, ms, save};
 
 /// Predictions are meant to be that near.
 const NEAR: f64 = 0.15;
@@ -53,7 +53,7 @@ struct Comparison {
 }
 
 /// Compares, after fitting if that is asked for.
-pub fn run(simulate: &Simulate) -> Result<String, String> {
+pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     if (simulate.turns > 1 || simulate.times.is_some()) && !matches!(simulate.workload, Way::Profiled) {
         return Err(
             "--turns and --times are for what is timed; leave them out, or say --workload profiled".into()
@@ -61,7 +61,7 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
     }
     let mut prepared = Vec::new();
     for path in &simulate.against {
-        let cases = measured::read(path).map_err(|error| error.to_string())?;
+        let cases = measured::read(path)?;
         prepared.extend(cases.into_iter().map(|measured| prepare(simulate, measured)));
     }
     let bar = bar(u64::from(simulate.turns) * prepared.len() as u64);
@@ -76,7 +76,8 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
                 return Err(format!(
                     "{label} among {workers} workers did something else in turn {turn} than before; expected times of one program: \
                      choose another folder for --times"
-                ));
+                )
+                .into());
             }
             bar.inc(1);
         }
@@ -85,21 +86,15 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
     let mut machine = super::machine(simulate.machine.as_deref())?;
     if let Some(path) = &simulate.calibrate {
         machine = calibrated(&prepared, machine);
-        // Numbers and words always serialise.
         let text = serde_json::to_string_pretty(&machine).unwrap_or_default() + "\n";
-        save(path, &text).map_err(|error| error.to_string())?;
+        save(path, &text)?;
     }
     let rows: Vec<Row> = prepared.iter().map(|case| row(case, &machine)).collect();
     let off = |row: &Row| (row.ratio - 1.0).abs();
     let near = rows.iter().filter(|row| off(row) <= NEAR).count();
     let worst = rows.iter().map(off).fold(0.0, f64::max);
     let comparison = Comparison { machine, cases: rows, near, worst };
-    // As above.
-    Ok(if simulate.json {
-        serde_json::to_string(&comparison).unwrap_or_default() + "\n"
-    } else {
-        comparison.table(simulate)
-    })
+    Ok(if simulate.json { json(&comparison) } else { comparison.table(simulate) })
 }
 
 fn prepare(simulate: &Simulate, measured: Measured) -> Prepared {
@@ -113,13 +108,13 @@ fn prepare(simulate: &Simulate, measured: Measured) -> Prepared {
     Prepared { measured, traces: Vec::new(), network }
 }
 
-fn traces(simulate: &Simulate, case: &Prepared, turn: u32) -> Result<Vec<Trace>, String> {
+fn traces(simulate: &Simulate, case: &Prepared, turn: u32) -> Result<Vec<Trace>, CommandError> {
     let Measured { ref method, workers, n, steps, .. } = case.measured;
-    let refused = |reason: String| format!("{} among {workers} workers: {reason}", case.measured.label);
+    let refused = |reason: CommandError| format!("{} among {workers} workers: {reason}", case.measured.label);
     let workload = simulate.workload(method, &case.network, n, steps).map_err(refused)?;
     let made = || {
         let traces = simulation::traces(method, (workers, n), workload, &bench_gradient);
-        traces.map_err(|error| refused(error.to_string()))
+        traces.map_err(|error| refused(error.into()).into())
     };
     match (&simulate.times, workload) {
         (Some(folder), Workload::Profiled { steps: Steps { warm_up, counted }, at_once }) => {

@@ -4,27 +4,17 @@ use gleaner_testbed::simulation::Overlap;
 use gleaner_units::grouped;
 
 use super::Simulate;
-use crate::reduce::npy::NpyError;
+use crate::reduce::npy::Vector;
 use crate::reduce::open_gradients;
-use crate::report::columns;
+use crate::report::{CommandError, columns, json};
 
 /// Fits, and shows how near the model comes.
-pub fn run(simulate: &Simulate) -> Result<String, String> {
-    let vectors = open_gradients(&simulate.fit).map_err(|error| error.to_string())?;
-    let mut gradients = Vec::new();
-    for vector in &vectors {
-        let mut values = Vec::with_capacity(vector.len());
-        vector
-            .pieces::<NpyError>(|_, piece| {
-                values.extend_from_slice(piece);
-                Ok(())
-            })
-            .map_err(|error| error.to_string())?;
-        gradients.push(values);
-    }
+pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
+    let vectors = open_gradients(&simulate.fit)?;
+    let gradients = vectors.iter().map(Vector::values).collect::<Result<Vec<_>, _>>()?;
     let n = gradients[0].len();
-    let method = simulate.choice.method().map_err(|error| error.to_string())?;
-    let k = method.sparsity().k(n).map_err(|error| error.to_string())?.max(1);
+    let method = simulate.choice.method()?;
+    let k = method.sparsity().k(n)?.max(1);
     let unions = Overlap::unions(&gradients, k);
     let overlap = Overlap::fit(&unions, k, n);
     let models: Vec<u64> = (1..=unions.len())
@@ -34,7 +24,7 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
         let fitted = serde_json::json!({
             "params": n, "k": k, "workers": gradients.len(), "overlap": overlap, "unions": unions, "models": models
         });
-        return Ok(fitted.to_string() + "\n");
+        return Ok(json(&fitted));
     }
     let mut cells = vec![["workers", "union", "model"].map(String::from).to_vec()];
     for (before, (&union, &model)) in unions.iter().zip(&models).enumerate() {

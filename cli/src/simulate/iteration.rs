@@ -8,12 +8,11 @@ use gleaner_testbed::simulation::{self, Machine, Network, Steps, calibration};
 use gleaner_units::grouped;
 use serde::Serialize;
 
-use super::table::Refused;
 use super::{Simulate, bench_gradient};
-use crate::crew::bar;
+use crate::choice::Refusal;
 use crate::merge_plan::layers::Layers;
 use crate::merge_plan::table::lengths;
-use crate::report::{columns, ms};
+use crate::report::{CommandError, columns, json, ms};
 
 /// The smallest group that is simulated; smaller ones cost as much.
 const SMALLEST: usize = 1024;
@@ -34,7 +33,7 @@ impl Simulated {
         method: &Method,
         (network, machine): (&Network, &Machine),
         n: usize,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, CommandError> {
         let workers = network.hosts.len() as u32;
         let mut sizes: Vec<usize> = std::iter::successors(Some(n), |size| Some(size / STEP))
             .take_while(|&size| size > SMALLEST)
@@ -43,13 +42,12 @@ impl Simulated {
         let cost = |size: usize| {
             let workload = simulate.workload(method, network, size, Steps::default())?;
             let (traces, network) =
-                simulation::traces_on(network, method, (workers, size), workload, &bench_gradient)
-                    .map_err(|error| error.to_string())?;
+                simulation::traces_on(network, method, (workers, size), workload, &bench_gradient)?;
             let replayed = calibration::median(&traces, machine, &network, false);
             let slowest = replayed.slowest();
             Ok((size, GroupCost { select: slowest.select, exchange: slowest.seconds - slowest.select }))
         };
-        let points = sizes.into_iter().rev().map(cost).collect::<Result<_, String>>()?;
+        let points = sizes.into_iter().rev().map(cost).collect::<Result<_, CommandError>>()?;
         Ok(Self { points })
     }
 }
@@ -77,17 +75,17 @@ struct Row {
     /// Behind how many layers each group of the optimum ends.
     ends: Vec<usize>,
     /// Merged as the optimum is.
-    #[serde(rename = "iteration_seconds")]
+    #[serde(rename = "seconds_iteration")]
     iteration: f64,
-    #[serde(rename = "exposed_seconds")]
+    #[serde(rename = "seconds_exposed")]
     non_overlapped: f64,
     /// All layers at once, and each by itself.
-    #[serde(rename = "single_seconds")]
+    #[serde(rename = "seconds_single")]
     single: f64,
-    #[serde(rename = "layer_wise_seconds")]
+    #[serde(rename = "seconds_layer_wise")]
     layer_wise: f64,
     /// Merged as the optimum is of the closed form's costs, by these: what gleaner merge-plan says of the same machine and links.
-    #[serde(rename = "forecast_seconds")]
+    #[serde(rename = "seconds_forecast")]
     forecast: Option<f64>,
 }
 
@@ -96,50 +94,36 @@ struct Iterations<'a> {
     model: &'a str,
     workers: u32,
     params: usize,
-    #[serde(rename = "forward_seconds")]
+    #[serde(rename = "seconds_forward")]
     forward: f64,
-    #[serde(rename = "backward_seconds")]
+    #[serde(rename = "seconds_backward")]
     backward: f64,
     methods: Vec<Row>,
-    refused: Vec<Refused>,
+    refused: Vec<Refusal>,
 }
 
 /// Predicts an iteration with each method, and says which merging it takes.
-pub fn run(simulate: &Simulate) -> Result<String, String> {
+pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let Some(workers) = simulate.workers else { return Err("expected --workers".into()) };
     let times =
         (simulate.compute.map(|compute| compute / 3), simulate.compute.map(|compute| compute * 2 / 3));
-    let layers = Layers::find(simulate.model.as_deref(), simulate.layers.as_deref(), times)
-        .map_err(|error| error.to_string())?;
+    let layers = Layers::find(simulate.model.as_deref(), simulate.layers.as_deref(), times)?;
     let (machine, network) = (super::machine(simulate.machine.as_deref())?, simulate.network(workers)?);
     let n = layers.entries();
-    let methods = simulate.choice.methods();
-    let bar = bar(methods.len() as u64);
-    let (mut rows, mut refused) = (Vec::new(), Vec::new());
-    for (name, method) in methods {
-        bar.set_message(name.clone());
-        let predicted = method.map_err(|error| error.to_string()).and_then(|method| {
-            let costs = Simulated::of(simulate, &method, (&network, &machine), n)?;
-            let model = simulate.model(&machine, &method, workers, n);
-            let predicted = model.as_ref().map(|model| Predicted { model, method: &method, workers });
-            row(method.label(), &layers, &costs, predicted.as_ref()).map_err(|error| error.to_string())
-        });
-        match predicted {
-            Ok(row) => rows.push(row),
-            Err(reason) if simulate.choice.is_all() => refused.push(Refused { method: name, reason }),
-            Err(reason) => return Err(reason),
-        }
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
+    let (mut rows, refused) = simulate.each(|method| {
+        let costs = Simulated::of(simulate, &method, (&network, &machine), n)?;
+        let model = simulate.model(&machine, &method, workers, n);
+        let predicted = model.as_ref().map(|model| Predicted { model, method: &method, workers });
+        Ok(row(method.label(), &layers, &costs, predicted.as_ref())?)
+    })?;
     rows.sort_by(|a, b| a.iteration.total_cmp(&b.iteration));
     let (forward, backward) = (layers.pass.forward(), layers.pass.backward());
-    let told =
+    let iterations =
         Iterations { model: &layers.model, workers, params: n, forward, backward, methods: rows, refused };
     if simulate.json {
-        return Ok(serde_json::to_string(&told).unwrap_or_default() + "\n");
+        return Ok(json(&iterations));
     }
-    Ok(table(&told, &layers, simulate))
+    Ok(table(&iterations, &layers, simulate))
 }
 
 fn row(
@@ -167,12 +151,12 @@ fn row(
     })
 }
 
-fn table(told: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> String {
+fn table(iterations: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> String {
     let header = ["method", "groups", "iteration", "non-overlapped", "all at once", "layer-wise"];
     let mut cells = vec![header.map(String::from).to_vec()];
-    let has_forecast = told.methods.iter().any(|row| row.forecast.is_some());
+    let has_forecast = iterations.methods.iter().any(|row| row.forecast.is_some());
     cells[0].extend(has_forecast.then(|| "forecast".to_owned()));
-    for row in &told.methods {
+    for row in &iterations.methods {
         cells.push(vec![
             row.method.clone(),
             row.ends.len().to_string(),
@@ -187,23 +171,23 @@ fn table(told: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> String 
     }
     let mut text = format!(
         "{}: {} layers, {} entries; forward {} ms, backward {} ms, {}\n{} workers with {}; predicted ms\n\n{}",
-        told.model,
-        layers.told.len(),
-        grouped(told.params as u64),
-        ms(told.forward),
-        ms(told.backward),
+        iterations.model,
+        layers.list.len(),
+        grouped(iterations.params as u64),
+        ms(iterations.forward),
+        ms(iterations.backward),
         layers.share,
-        told.workers,
+        iterations.workers,
         simulate.links(),
         columns(&cells)
     );
-    for Refused { method, reason } in &told.refused {
+    for Refusal { method, reason } in &iterations.refused {
         text += &format!("\n{method} cannot run: {reason}");
     }
-    if !told.refused.is_empty() {
+    if !iterations.refused.is_empty() {
         text.push('\n');
     }
-    if let Some(best) = told.methods.first() {
+    if let Some(best) = iterations.methods.first() {
         text += &format!(
             "\n{} is the fastest, with {} layers merged, from the last of the network to the first.\n",
             best.method,

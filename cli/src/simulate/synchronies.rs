@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Simulate;
 use crate::merge_plan::layers::Layers;
-use crate::report::{columns, ms};
+use crate::report::{CommandError, columns, json, ms};
 
 /// Steps that are simulated; the second half counts.
 const STEPS: u64 = 64;
@@ -19,9 +19,9 @@ const GOODPUT: f64 = 1448.0 / 1538.0;
 #[derive(Debug, Serialize)]
 struct Row {
     synchrony: String,
-    #[serde(rename = "step_seconds")]
+    #[serde(rename = "seconds_step")]
     step: f64,
-    #[serde(rename = "batch_synchronisation_seconds")]
+    #[serde(rename = "seconds_batch_synchronisation")]
     batch_synchronisation: f64,
     /// Samples in a second where a batch is given, else passes.
     throughput: f64,
@@ -37,14 +37,14 @@ struct Synchronies<'a> {
     params: usize,
     workers: u32,
     servers: usize,
-    #[serde(rename = "pass_seconds")]
+    #[serde(rename = "seconds_pass")]
     pass: f64,
     batch: Option<u32>,
     synchronies: Vec<Row>,
 }
 
 /// Predicts a step under each synchrony.
-pub fn run(simulate: &Simulate) -> Result<String, String> {
+pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let (Some(workers), Some(names)) = (simulate.workers, &simulate.synchrony) else {
         return Err("expected --workers and --synchrony".into());
     };
@@ -53,15 +53,14 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
     };
     let times =
         (simulate.compute.map(|compute| compute / 3), simulate.compute.map(|compute| compute * 2 / 3));
-    let layers = Layers::find(simulate.model.as_deref(), simulate.layers.as_deref(), times)
-        .map_err(|error| error.to_string())?;
+    let layers = Layers::find(simulate.model.as_deref(), simulate.layers.as_deref(), times)?;
     let mut passes = vec![pass; workers as usize];
     for &(rank, factor) in &simulate.slow {
         let missing = || format!("there is no rank {rank} to be slow; choose one from 0 to {}", workers - 1);
         *passes.get_mut(rank as usize).ok_or_else(missing)? *= factor;
     }
     let job = Served {
-        layers: layers.told.iter().map(|layer| layer.entries).collect(),
+        layers: layers.list.iter().map(|layer| layer.entries).collect(),
         passes,
         rate: simulate.bandwidth.bytes_per_second() * GOODPUT * (1.0 - simulate.loss.share()),
         latency: simulate.latency.as_secs_f64(),
@@ -71,10 +70,10 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
     };
     let mut rows = Vec::new();
     for synchrony in chosen(names)? {
-        let course = served(&job, &*synchrony).map_err(|error| error.to_string())?;
+        let course = served(&job, &*synchrony)?;
         rows.push(row(synchrony.name(), course, simulate.batch));
     }
-    let told = Synchronies {
+    let predicted = Synchronies {
         model: &layers.model,
         params: layers.entries(),
         workers,
@@ -83,22 +82,19 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
         batch: simulate.batch,
         synchronies: rows,
     };
-    Ok(if simulate.json {
-        serde_json::to_string(&told).unwrap_or_default() + "\n"
-    } else {
-        table(&told, simulate)
-    })
+    Ok(if simulate.json { json(&predicted) } else { table(&predicted, simulate) })
 }
 
 /// Those of a list of names; of all, OSP at its bound, since no loss falls here.
-fn chosen(names: &str) -> Result<Vec<Box<dyn Synchrony>>, String> {
+fn chosen(names: &str) -> Result<Vec<Box<dyn Synchrony>>, CommandError> {
     let named = |name: &str| {
         let synchrony = synchrony::named(name).map_err(|error| format!("--synchrony: {error}"))?;
         match synchrony.local() {
             None => Ok(synchrony),
             Some(_) => Err(format!(
                 "--synchrony: {name} exchanges once in many steps, and what these take is no matter of servers; choose another one"
-            )),
+            )
+            .into()),
         }
     };
     if names == "all" {
@@ -124,15 +120,15 @@ fn row(synchrony: String, course: Course, batch: Option<u32>) -> Row {
     Row { synchrony, step, batch_synchronisation: synchronising, throughput, background, most }
 }
 
-fn table(told: &Synchronies<'_>, simulate: &Simulate) -> String {
-    let unit = if told.batch.is_some() { "samples/s" } else { "passes/s" };
+fn table(predicted: &Synchronies<'_>, simulate: &Simulate) -> String {
+    let unit = if predicted.batch.is_some() { "samples/s" } else { "passes/s" };
     let mut cells = vec![
         ["synchrony", "step", "synchronising", unit, "in the background", "times the first"]
             .map(String::from)
             .to_vec(),
     ];
-    let first = told.synchronies.first().map_or(1.0, |row| row.throughput);
-    for row in &told.synchronies {
+    let first = predicted.synchronies.first().map_or(1.0, |row| row.throughput);
+    for row in &predicted.synchronies {
         cells.push(vec![
             row.synchrony.clone(),
             ms(row.step),
@@ -145,11 +141,11 @@ fn table(told: &Synchronies<'_>, simulate: &Simulate) -> String {
     let plural = |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
     format!(
         "{}: {} entries; passes of {} ms\n{} and {}, links of {} and {:?}; predicted ms\n\n{}",
-        told.model,
-        grouped(told.params as u64),
-        ms(told.pass),
-        plural(told.workers as usize, "worker"),
-        plural(told.servers, "server"),
+        predicted.model,
+        grouped(predicted.params as u64),
+        ms(predicted.pass),
+        plural(predicted.workers as usize, "worker"),
+        plural(predicted.servers, "server"),
         simulate.bandwidth,
         simulate.latency,
         columns(&cells)
@@ -162,7 +158,10 @@ mod tests {
 
     #[test]
     fn names_are_read_with_their_options() {
-        let names = |text: &str| chosen(text).map(|all| all.iter().map(|one| one.name()).collect::<Vec<_>>());
+        let names = |text: &str| {
+            let all = chosen(text).map_err(|reason| reason.to_string())?;
+            Ok::<_, String>(all.iter().map(|one| one.name()).collect::<Vec<_>>())
+        };
         assert_eq!(names("all").unwrap(), ["bsp", "asp", "ssp/3", "dssp/3-15", "r2sp", "osp/budget=bound"]);
         assert_eq!(
             names("bsp,osp/lgp=off,budget=0.5,ssp/1").unwrap(),

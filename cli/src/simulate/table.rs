@@ -7,6 +7,7 @@ use gleaner_units::{self as units, grouped};
 use serde::Serialize;
 
 use super::Simulate;
+use crate::choice::Refusal;
 use crate::report::{columns, ms};
 
 /// The predicted step of one method. The names are those of the JSON object.
@@ -31,15 +32,8 @@ pub struct Row {
     #[serde(rename = "seconds_merge")]
     pub merge: f64,
     /// The step by the closed form, with the same machine and links; none where it does not know of them.
-    #[serde(rename = "forecast_seconds")]
+    #[serde(rename = "seconds_forecast")]
     pub forecast: Option<f64>,
-}
-
-/// A method that cannot run.
-#[derive(Debug, Serialize)]
-pub struct Refused {
-    pub method: String,
-    pub reason: String,
 }
 
 /// Everything that is predicted.
@@ -49,7 +43,7 @@ pub struct Prediction {
     pub params: usize,
     pub machine: Machine,
     pub methods: Vec<Row>,
-    pub refused: Vec<Refused>,
+    pub refused: Vec<Refusal>,
 }
 
 impl Row {
@@ -98,12 +92,6 @@ impl Row {
 }
 
 impl Prediction {
-    /// As one JSON object.
-    pub fn json(&self) -> String {
-        // Numbers and names always serialise.
-        serde_json::to_string(self).unwrap_or_default() + "\n"
-    }
-
     /// As a table.
     pub fn table(&self, simulate: &Simulate) -> String {
         let header =
@@ -134,7 +122,7 @@ impl Prediction {
             grouped(self.params as u64),
             columns(&cells)
         );
-        for Refused { method, reason } in &self.refused {
+        for Refusal { method, reason } in &self.refused {
             let _ = write!(text, "\n{method} cannot run: {reason}");
         }
         if !self.refused.is_empty() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use gleaner_testbed::simulation::Trace;
 use serde::{Deserialize, Serialize};
 
-use crate::report::save;
+use crate::report::{CommandError, json, save};
 
 /// A file.
 #[derive(Serialize, Deserialize)]
@@ -23,8 +23,8 @@ pub fn kept(
     folder: &Path,
     case: String,
     turn: u32,
-    time: impl FnOnce() -> Result<Vec<Trace>, String>,
-) -> Result<Vec<Trace>, String> {
+    time: impl FnOnce() -> Result<Vec<Trace>, CommandError>,
+) -> Result<Vec<Trace>, CommandError> {
     let path = place(folder, &case, turn);
     match fs::read_to_string(&path) {
         Ok(text) => {
@@ -35,7 +35,8 @@ pub fn kept(
                     "{} has the times of '{}'; expected '{case}': choose another folder for --times",
                     path.display(),
                     kept.case
-                ));
+                )
+                .into());
             }
             Ok(kept.steps)
         }
@@ -43,12 +44,10 @@ pub fn kept(
             fs::create_dir_all(folder)
                 .map_err(|error| format!("the folder {} cannot be made: {error}", folder.display()))?;
             let kept = Kept { case, steps: time()? };
-            // Numbers and words always serialise.
-            save(&path, &serde_json::to_string(&kept).unwrap_or_default())
-                .map_err(|error| error.to_string())?;
+            save(&path, &json(&kept))?;
             Ok(kept.steps)
         }
-        Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
+        Err(error) => Err(format!("{} cannot be read: {error}", path.display()).into()),
     }
 }
 

@@ -12,7 +12,7 @@ use gleaner_units as units;
 use serde_json::json;
 
 use crate::crew;
-use crate::report;
+use crate::report::{self, CommandError};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,12 +61,13 @@ pub struct ChaosWorker {
 }
 
 /// Runs a worker.
-pub fn work(worker: &ChaosWorker) -> Result<ExitCode, String> {
-    worker::run(&worker.folder).map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string())
+pub fn work(worker: &ChaosWorker) -> Result<ExitCode, CommandError> {
+    worker::run(&worker.folder)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs a campaign.
-pub fn run(chaos: &Chaos) -> Result<ExitCode, String> {
+pub fn run(chaos: &Chaos) -> Result<ExitCode, CommandError> {
     let program =
         std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
     // A hasher of the standard library is seeded at random.
@@ -94,16 +95,12 @@ pub fn run(chaos: &Chaos) -> Result<ExitCode, String> {
         if judged.wrong.is_empty() && chaos.only.is_none() {
             return;
         }
-        bar.suspend(|| {
-            gleaner_runtime::report::say(told(
-                judged,
-                &format!("{again} --seed {seed} --only {}", judged.plan.number),
-            ))
-        });
+        let again = format!("{again} --seed {seed} --only {}", judged.plan.number);
+        gleaner_runtime::report::say(described(judged, &again));
     };
     let done = campaign::run(&settings, numbers, on_end, || interrupt.code().is_some());
     bar.finish_and_clear();
-    let (courses, judged) = done.map_err(|error| error.to_string())?;
+    let (courses, judged) = done?;
     let rows = tally(&judged);
     let wrong = judged.iter().filter(|judged| !judged.wrong.is_empty()).count();
     let seconds = started.elapsed().as_secs_f64();
@@ -116,11 +113,11 @@ pub fn run(chaos: &Chaos) -> Result<ExitCode, String> {
     } else {
         table(seed, seconds, &courses, &rows, &judged)
     };
-    report::print(&text).map_err(|e| e.to_string())?;
+    report::print(&text)?;
     Ok(ExitCode::from(interrupt.code().unwrap_or(u8::from(wrong > 0))))
 }
 
-fn told(judged: &Judged, again: &str) -> String {
+fn described(judged: &Judged, again: &str) -> String {
     let mut text = format!("{}, after {:.2} s: ", judged.plan, judged.seconds);
     text += &if judged.wrong.is_empty() { "nothing wrong".to_owned() } else { judged.wrong.join("; ") };
     judged.said.lines().for_each(|line| text += &format!("\n    {line}"));

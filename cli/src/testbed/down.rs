@@ -6,6 +6,8 @@ use clap::Args;
 use gleaner_runtime::report::say;
 use gleaner_testbed::network::{NAME, Network};
 
+use crate::report::CommandError;
+
 /// Remove what `up` made
 ///
 /// Removes exactly that, also when `up` was killed half-way, and ends what still runs on the hosts. Needs root.
@@ -24,9 +26,8 @@ pub struct Down {
 }
 
 /// Runs it.
-pub fn run(down: &Down) -> Result<ExitCode, String> {
-    let names =
-        if down.all { Network::names().map_err(|error| error.to_string())? } else { vec![down.name.clone()] };
+pub fn run(down: &Down) -> Result<ExitCode, CommandError> {
+    let names = if down.all { Network::names()? } else { vec![down.name.clone()] };
     // One that cannot be removed does not keep the others.
     let mut refused = Vec::new();
     for name in names {
@@ -35,5 +36,5 @@ pub fn run(down: &Down) -> Result<ExitCode, String> {
             Err(error) => refused.push(error.to_string()),
         }
     }
-    if refused.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(refused.join("; ")) }
+    if refused.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(refused.join("; ").into()) }
 }

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 use gleaner_testbed::network::{NAME, Network};
 
+use crate::report::CommandError;
+
 /// Run a command on an emulated host
 ///
 /// This process becomes the command: input, output, signals and the exit code are its own. Needs root.
@@ -25,12 +27,13 @@ pub struct Exec {
 }
 
 /// Runs it.
-pub fn run(exec: &Exec) -> Result<ExitCode, String> {
-    let network = Network::find(&exec.name).map_err(|error| error.to_string())?;
+pub fn run(exec: &Exec) -> Result<ExitCode, CommandError> {
+    let network = Network::find(&exec.name)?;
     let (program, arguments) = exec.command.split_first().ok_or("expected a command after --")?;
-    let mut command = network.command(&exec.host, program).map_err(|error| error.to_string())?;
+    let mut command = network.command(&exec.host, program)?;
     let error = command.args(arguments).exec();
     Err(format!(
         "`ip netns exec` cannot be run: {error}; install it, on Debian with apt-get install iproute2"
-    ))
+    )
+    .into())
 }

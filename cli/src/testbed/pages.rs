@@ -11,6 +11,8 @@ use gleaner_runtime::staged::Staged;
 use gleaner_testbed::report::results::{Asked, MEASUREMENTS, PICTURES, Picture, Stored, asked, filled};
 use gleaner_testbed::report::{Run, figures, gallery, read};
 
+use crate::report::CommandError;
+
 /// Fill the tables and pictures of pages from stored measurements
 ///
 /// A block of a page says in a comment what it shows, and of which experiment. With --from, the numbers that the pages show are taken from
@@ -33,20 +35,20 @@ pub struct Pages {
 }
 
 /// Runs it.
-pub fn run(pages: &Pages) -> Result<ExitCode, String> {
+pub fn run(pages: &Pages) -> Result<ExitCode, CommandError> {
     let texts = texts(&pages.directory)?;
     let measurements = pages.directory.join(MEASUREMENTS);
     let mut wanted = BTreeMap::new();
     for (file, text) in &texts {
-        asked(&file.display().to_string(), text, &mut wanted).map_err(|e| e.to_string())?;
+        asked(&file.display().to_string(), text, &mut wanted)?;
     }
     store(pages, &measurements, &wanted)?;
     let mut staged = Staged::default();
     let mut differ = Vec::new();
     for (file, text) in &texts {
-        let filled = filled(&file.display().to_string(), text, &measurements).map_err(|e| e.to_string())?;
+        let filled = filled(&file.display().to_string(), text, &measurements)?;
         if filled != *text {
-            staged.write(file, |out| out.write_all(filled.as_bytes())).map_err(|e| e.to_string())?;
+            staged.write(file, |out| out.write_all(filled.as_bytes()))?;
             differ.push(file.display().to_string());
         }
     }
@@ -55,18 +57,19 @@ pub fn run(pages: &Pages) -> Result<ExitCode, String> {
             "{} differs from what its measurements give; run gleaner testbed pages {}",
             differ.join(", "),
             pages.directory.display()
-        ));
+        )
+        .into());
     }
     if !pages.check {
-        staged.publish().map_err(|e| e.to_string())?;
+        staged.publish()?;
         let lines: String = differ.iter().map(|file| format!("{file}\n")).collect();
-        crate::report::print(&lines).map_err(|e| e.to_string())?;
+        crate::report::print(&lines)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The pages of a directory, in the order of their names.
-fn texts(directory: &Path) -> Result<BTreeMap<PathBuf, String>, String> {
+fn texts(directory: &Path) -> Result<BTreeMap<PathBuf, String>, CommandError> {
     let cannot = |path: &Path| {
         let path = path.display().to_string();
         move |e: std::io::Error| format!("{path} cannot be read: {e}; expected a directory of Markdown pages")
@@ -83,7 +86,7 @@ fn texts(directory: &Path) -> Result<BTreeMap<PathBuf, String>, String> {
 }
 
 /// Stores what the pages show of each run, and draws its pictures.
-fn store(pages: &Pages, measurements: &Path, wanted: &BTreeMap<String, Asked>) -> Result<(), String> {
+fn store(pages: &Pages, measurements: &Path, wanted: &BTreeMap<String, Asked>) -> Result<(), CommandError> {
     if pages.from.is_empty() {
         return Ok(());
     }
@@ -93,7 +96,7 @@ fn store(pages: &Pages, measurements: &Path, wanted: &BTreeMap<String, Asked>) -
     make(measurements)?;
     let pictures = pages.directory.join(PICTURES);
     let mut staged = Staged::default();
-    for run in read(&pages.from).map_err(|e| e.to_string())? {
+    for run in read(&pages.from)? {
         let experiment = run.records.first().map(|record| record.experiment.clone()).unwrap_or_default();
         let asked = wanted.get(&experiment).ok_or_else(|| {
             let known: Vec<&str> = wanted.keys().map(String::as_str).collect();
@@ -104,27 +107,24 @@ fn store(pages: &Pages, measurements: &Path, wanted: &BTreeMap<String, Asked>) -
                 known.join(", ")
             )
         })?;
-        let stored = Stored::of(&run, &asked.numbers).map_err(|e| e.to_string())?;
-        let text = stored.text().map_err(|e| e.to_string())?;
-        let mut write = |file: &Path, text: &str| {
-            staged.write(file, |out| out.write_all(text.as_bytes())).map_err(|e| e.to_string())
-        };
+        let stored = Stored::of(&run, &asked.numbers)?;
+        let text = stored.text()?;
+        let mut write = |file: &Path, text: &str| staged.write(file, |out| out.write_all(text.as_bytes()));
         write(&measurements.join(format!("{experiment}.jsonl")), &text)?;
         for (file, svg) in drawn(run, asked)? {
             make(&pictures)?;
             write(&pictures.join(format!("{file}.svg")), &svg)?;
         }
     }
-    staged.publish().map_err(|e| e.to_string())
+    Ok(staged.publish()?)
 }
 
 /// The pictures that pages show of a run, by the names of their files.
-fn drawn(run: Run, asked: &Asked) -> Result<Vec<(String, String)>, String> {
+fn drawn(run: Run, asked: &Asked) -> Result<Vec<(String, String)>, CommandError> {
     if asked.pictures.is_empty() {
         return Ok(Vec::new());
     }
-    let all: BTreeMap<String, String> =
-        gallery(&figures(&[run])).map_err(|e| e.to_string())?.into_iter().collect();
+    let all: BTreeMap<String, String> = gallery(&figures(&[run]))?.into_iter().collect();
     let one = |picture: &Picture| {
         let svg = all.get(&picture.picture).ok_or_else(|| {
             let names: Vec<&str> = all.keys().map(String::as_str).collect();

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use gleaner_testbed::network;
 
+use crate::report::CommandError;
+
 /// Carry the packets of a network that `up` makes
 #[derive(Debug, Args)]
 pub struct Relay {
@@ -13,6 +15,7 @@ pub struct Relay {
 }
 
 /// Runs it.
-pub fn run(relay: &Relay) -> Result<ExitCode, String> {
-    network::relay(&relay.name).map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string())
+pub fn run(relay: &Relay) -> Result<ExitCode, CommandError> {
+    network::relay(&relay.name)?;
+    Ok(ExitCode::SUCCESS)
 }

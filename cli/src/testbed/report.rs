@@ -9,6 +9,8 @@ use gleaner_runtime::report::say;
 use gleaner_runtime::staged::Staged;
 use gleaner_testbed::report::{figures, gallery, page, read, summary};
 
+use crate::report::CommandError;
+
 /// Make one HTML page of measurements
 ///
 /// The page holds pictures, tables and the commands to measure again. It needs no network to be opened. Several
@@ -35,17 +37,17 @@ pub struct Report {
 }
 
 /// Runs it.
-pub fn run(report: &Report) -> Result<ExitCode, String> {
-    let runs = read(&report.directories).map_err(|e| e.to_string())?;
+pub fn run(report: &Report) -> Result<ExitCode, CommandError> {
+    let runs = read(&report.directories)?;
     let figures = figures(&runs);
     let summary = summary(&runs, &figures);
     let mut staged = Staged::default();
     if let Some(directory) = &report.pictures {
         let cannot = |e| format!("{} cannot be made: {e}", directory.display());
         std::fs::create_dir_all(directory).map_err(cannot)?;
-        for (name, svg) in gallery(&figures).map_err(|e| e.to_string())? {
+        for (name, svg) in gallery(&figures)? {
             let file = directory.join(format!("{name}.svg"));
-            staged.write(&file, |file| file.write_all(svg.as_bytes())).map_err(|e| e.to_string())?;
+            staged.write(&file, |file| file.write_all(svg.as_bytes()))?;
         }
     }
     let nowhere = report.json && report.out.is_none();
@@ -55,19 +57,19 @@ pub fn run(report: &Report) -> Result<ExitCode, String> {
         (None, _) => "report.html".into(),
     });
     if let Some(out) = &out {
-        let page = page(&runs, &summary).map_err(|e| e.to_string())?;
-        staged.write(out, |file| file.write_all(page.as_bytes())).map_err(|e| e.to_string())?;
+        let page = page(&runs, &summary)?;
+        staged.write(out, |file| file.write_all(page.as_bytes()))?;
     }
-    staged.publish().map_err(|e| e.to_string())?;
+    staged.publish()?;
     if let Some(out) = out.filter(|_| !report.json) {
         for note in runs.iter().flat_map(|run| run.notes.iter().map(move |note| (run, note))) {
             say(format_args!("gleaner: {}: {}", note.0.name, note.1));
         }
-        crate::report::print(&format!("{}\n", out.display())).map_err(|e| e.to_string())?;
+        crate::report::print(&format!("{}\n", out.display()))?;
     }
     if report.json {
-        let json = serde_json::to_string(&summary).map_err(|e| e.to_string())?;
-        crate::report::print(&format!("{json}\n")).map_err(|e| e.to_string())?;
+        let json = serde_json::to_string(&summary)?;
+        crate::report::print(&format!("{json}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

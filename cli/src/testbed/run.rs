@@ -1,19 +1,20 @@
 //! `gleaner testbed run`: an experiment from a file.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser};
 use gleaner_runtime::report::say;
-use gleaner_testbed::experiment::{Case, Experiment, Job, Options, Plan, Progress, Tally, UNKNOWN};
-use gleaner_testbed::peers::{Kit, Missing};
+use gleaner_testbed::experiment::{Case, Experiment, Job, Options, Plan, Progress, Tally, UNKNOWN, plain};
+use gleaner_testbed::peers::Kit;
 use gleaner_testbed::report::summary;
 use indicatif::{HumanDuration, ProgressBar};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::crew;
-use crate::report;
+use crate::report::{self, CommandError};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,23 +57,24 @@ pub struct Run {
 }
 
 /// Runs it.
-pub fn run(run: &Run) -> Result<ExitCode, String> {
-    let experiment = Experiment::read(&run.file).map_err(|e| e.to_string())?;
+pub fn run(run: &Run) -> Result<ExitCode, CommandError> {
+    let experiment = Experiment::read(&run.file)?;
     let program =
         std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
-    let has_peers = experiment.jobs.iter().flatten().any(Case::is_of_peer);
-    let kit = has_peers.then(|| Kit::make(&run.python, false)).transpose().map_err(|e| e.to_string())?;
-    for Missing { name, reason } in kit.iter().flat_map(Kit::missing) {
+    let peers = experiment.jobs.iter().flatten().filter(|case| case.is_of_peer());
+    let peers: BTreeSet<String> = peers.map(Case::method).collect();
+    let kit = (!peers.is_empty()).then(|| Kit::make(&run.python, peers)).transpose()?;
+    for (name, reason) in kit.iter().flat_map(Kit::missing) {
         say(format_args!("gleaner testbed: {name} is not measured: {reason}"));
     }
-    let plan = Plan::of(&experiment, &program, kit.as_ref());
+    let plan = Plan::of(experiment, &program, kit.as_ref());
     plan.jobs.iter().filter(|job| job.again.is_none()).try_for_each(|job| check(job, &plan))?;
     if run.dry_run {
-        report::print(&listed(&experiment, &plan)).map_err(|e| e.to_string())?;
+        report::print(&listed(&plan))?;
         return Ok(ExitCode::SUCCESS);
     }
-    say(format_args!("gleaner testbed: {}", experiment.title));
-    let out = run.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&plan.name));
+    say(format_args!("gleaner testbed: {}", plan.experiment.title));
+    let out = run.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&plan.experiment.name));
     let options = Options { out, resume: run.resume, replace: run.replace, network: run.name.clone() };
     measure(&plan, &options, run.json)
 }
@@ -80,7 +82,7 @@ pub fn run(run: &Run) -> Result<ExitCode, String> {
 /// Judges a job's command line as the command itself will, before anything is started.
 fn check(job: &Job, plan: &Plan) -> Result<(), String> {
     let mut job = job.clone();
-    if let Some(search) = &plan.search {
+    if let Some(search) = &plan.experiment.search {
         // Any number of the range stands for the one that will be found.
         let number =
             |word: &OsString| word.to_string_lossy().replace(UNKNOWN, &search.from.to_string()).into();
@@ -111,12 +113,12 @@ fn check(job: &Job, plan: &Plan) -> Result<(), String> {
 }
 
 /// Runs a plan with a bar, and prints a summary.
-pub fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, String> {
+fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, CommandError> {
     let bar = crew::bar(0);
     let tally = plan.run(options, |progress| draw(&bar, progress));
     bar.finish_and_clear();
-    let tally = tally.map_err(|e| e.to_string())?;
-    tell(&tally, options);
+    let tally = tally?;
+    print_tally(&tally, options);
     if json {
         let summary = json!({
             "out": options.out,
@@ -128,7 +130,7 @@ pub fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, S
             "bound_by_processors": tally.bound_by_processors,
             "interrupted": tally.interrupted,
         });
-        report::print(&format!("{summary}\n")).map_err(|e| e.to_string())?;
+        report::print(&format!("{summary}\n"))?;
     }
     let failed = u8::from(!tally.failed.is_empty());
     Ok(ExitCode::from(tally.interrupted.unwrap_or(failed)))
@@ -144,7 +146,7 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
 }
 
 /// On standard error, since standard output is for what was asked for.
-fn tell(tally: &Tally, options: &Options) {
+fn print_tally(tally: &Tally, options: &Options) {
     let out = options.out.display();
     if tally.torn {
         say("gleaner testbed: the last line of an earlier run was torn; it is measured again");
@@ -181,13 +183,8 @@ fn tell(tally: &Tally, options: &Options) {
     }
 }
 
-/// A value as one would type it.
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
 /// What the experiment is for, and every job on a line, as one would type it.
-fn listed(experiment: &Experiment, plan: &Plan) -> String {
+fn listed(plan: &Plan) -> String {
     let line = |(turn, job): (u32, &Job)| {
         let link =
             ["bandwidth", "latency", "jitter", "loss", "congestion", "transport", "sockets"].map(|key| {
@@ -197,7 +194,7 @@ fn listed(experiment: &Experiment, plan: &Plan) -> String {
         format!("turn {turn}, {} workers{link}: {}\n", job.workers(), summary::typed(&plan.typed(job)))
     };
     let comment = |text: &str| text.trim().lines().map(|line| format!("# {line}\n")).collect::<String>();
-    comment(&experiment.title)
-        + &comment(&experiment.description)
+    comment(&plan.experiment.title)
+        + &comment(&plan.experiment.description)
         + &plan.sequence().map(line).collect::<String>()
 }

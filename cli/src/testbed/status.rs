@@ -9,6 +9,8 @@ use clap::Args;
 use gleaner_testbed::network::{Counters, Crossed, Network, NetworkError, Node, Uplink};
 use serde_json::{Value, json};
 
+use crate::report::CommandError;
+
 /// Traffic is counted over so long.
 const WHILE: Duration = Duration::from_secs(1);
 
@@ -69,9 +71,9 @@ struct Sample {
 }
 
 /// Runs it.
-pub fn run(status: &Status) -> Result<ExitCode, String> {
+pub fn run(status: &Status) -> Result<ExitCode, CommandError> {
     loop {
-        let pictures = look(status.name.as_deref()).map_err(|error| error.to_string())?;
+        let pictures = look(status.name.as_deref())?;
         let text = if status.json {
             let networks: Vec<Value> = pictures.iter().map(Picture::object).collect();
             format!("{}\n", json!({ "networks": networks }))
@@ -88,7 +90,7 @@ pub fn run(status: &Status) -> Result<ExitCode, String> {
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            Err(error) => return Err(format!("the status cannot be printed: {error}")),
+            Err(error) => return Err(format!("the status cannot be printed: {error}").into()),
             Ok(()) if !status.watch => return Ok(ExitCode::SUCCESS),
             Ok(()) => {}
         }
@@ -108,7 +110,7 @@ fn look(only: Option<&str>) -> Result<Vec<Picture>, NetworkError> {
                 let before = samples(&network)?;
                 networks.push((name, Some((network, before))));
             }
-            Err(NetworkError::Half { .. }) => networks.push((name, None)),
+            Err(NetworkError::Half(..)) => networks.push((name, None)),
             // It was removed since its name was read.
             Err(NetworkError::None { .. }) if only.is_none() => {}
             Err(error) => return Err(error),

@@ -10,10 +10,12 @@ use std::time::Duration;
 use clap::Args;
 use gleaner_runtime::report::say;
 use gleaner_testbed::network::{Changes, NAME, Network, NetworkError, Node};
-use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology};
+use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology, TopologyError};
 use gleaner_units::{self as units, Rate};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::report::CommandError;
 
 /// Make an emulated network of hosts on this machine
 ///
@@ -69,9 +71,9 @@ pub struct Up {
 }
 
 impl Up {
-    fn topology(&self) -> Result<Topology, String> {
+    fn topology(&self) -> Result<Topology, TopologyError> {
         if let Some(path) = &self.topology {
-            return Topology::read(path).map_err(|error| error.to_string());
+            return Topology::read(path);
         }
         let shape = Shape {
             rate: self.bandwidth,
@@ -81,7 +83,6 @@ impl Up {
         };
         let subnet = self.subnet.unwrap_or_default();
         Topology::uniform(self.hosts.unwrap_or_default(), subnet, Link::both(shape))
-            .map_err(|error| error.to_string())
     }
 }
 
@@ -89,30 +90,30 @@ impl Up {
 const HEARD: Duration = Duration::from_millis(100);
 
 /// Runs it.
-pub fn run(up: &Up) -> Result<ExitCode, String> {
+pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
     let topology = up.topology()?;
     let interrupted = interrupts().map_err(|error| format!("signals cannot be listened to: {error}"))?;
     let given_up = |code| {
         say(format_args!("gleaner: interrupted; the network {} is removed again", up.name));
         Ok(ExitCode::from(code))
     };
-    up.congestion.as_deref().map_or(Ok(()), Network::check_congestion).map_err(|error| error.to_string())?;
+    up.congestion.as_deref().map_or(Ok(()), Network::check_congestion)?;
     let changes = Changes { may_delay: topology.delays_or_loses(), by_relay: up.relay, seed: up.seed };
     let network = match Network::up_for(&topology, &up.name, up.replace, changes) {
         Ok(network) => network,
         // A command that has just begun may still hear what this process hears. What was made is gone again.
         Err(error @ NetworkError::Command { .. }) => {
-            return interrupted.recv_timeout(HEARD).map_or_else(|_| Err(error.to_string()), given_up);
+            return interrupted.recv_timeout(HEARD).map_or_else(|_| Err(error.into()), given_up);
         }
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.into()),
     };
     if let Ok(code) = interrupted.try_recv() {
-        network.down().map_err(|error| error.to_string())?;
+        network.down()?;
         return given_up(code);
     }
     if let Some(Err(error)) = up.congestion.as_deref().map(|name| network.set_congestion(name)) {
-        network.down().map_err(|error| error.to_string())?;
-        return Err(error.to_string());
+        network.down()?;
+        return Err(error.into());
     }
     if network.is_relayed() && !up.relay {
         say(format_args!(
@@ -123,11 +124,12 @@ pub fn run(up: &Up) -> Result<ExitCode, String> {
     let text = if up.json { object(&network) } else { network.hostfile() };
     let mut out = io::stdout();
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        network.down().map_err(|error| error.to_string())?;
+        network.down()?;
         return Err(format!(
             "the hosts cannot be printed: {error}; the network {} is removed again",
             up.name
-        ));
+        )
+        .into());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -162,7 +164,7 @@ fn interrupts() -> io::Result<mpsc::Receiver<u8>> {
                 _ = terminate.recv() => 143,
             }
         });
-        // Nobody waits any more once the network is up.
+        // Not received any more once the network is up.
         let _ = to.send(code);
     });
     Ok(from)

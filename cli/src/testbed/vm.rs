@@ -12,6 +12,8 @@ use gleaner_units as units;
 use indicatif::ProgressBar;
 use serde_json::json;
 
+use crate::report::CommandError;
+
 const EXAMPLES: &str = "\
 Examples:
   gleaner testbed vm -- gleaner testbed up --hosts 2 --latency 1ms
@@ -27,8 +29,8 @@ network to the outside; --wire joins machines to each other. The clock of the ma
 
 The first time, the kernel is fetched (70 MB) into $XDG_CACHE_HOME/gleaner or ~/.cache/gleaner; no root is needed.
 
-The exit code is that of the command: 127 if it was not found, 128 + n after signal n. 124 tells of --timeout, 130 of
-Ctrl-C, and 125 that there is no machine.";
+The exit code is that of the command: 127 if it was not found, 128 + n after signal n. It is 124 after --timeout, 130 after
+Ctrl-C, and 125 where there is no machine.";
 
 /// Run a command in an emulated machine whose kernel has netem and Soft-RoCE
 #[derive(Debug, Args)]
@@ -58,7 +60,7 @@ pub struct Vm {
     #[arg(long)]
     verbose: bool,
 
-    /// Ends standard output with a line of JSON: exit_code, started_in_seconds, ran_for_seconds, reason.
+    /// Ends standard output with a line of JSON: exit_code, seconds_starting, seconds_running, reason.
     #[arg(long)]
     json: bool,
 
@@ -68,7 +70,7 @@ pub struct Vm {
 }
 
 /// Runs it.
-pub fn run(vm: &Vm) -> Result<ExitCode, String> {
+pub fn run(vm: &Vm) -> Result<ExitCode, CommandError> {
     let machine = Machine {
         command: vm.command.clone(),
         share: vm.share.clone(),
@@ -95,11 +97,11 @@ pub fn run(vm: &Vm) -> Result<ExitCode, String> {
         let ended = ended.ok();
         let summary = json!({
             "exit_code": exit_code,
-            "started_in_seconds": ended.map(|ended| ended.started_in.as_secs_f64()),
-            "ran_for_seconds": ended.map(|ended| ended.ran_for.as_secs_f64()),
+            "seconds_starting": ended.map(|ended| ended.started_in.as_secs_f64()),
+            "seconds_running": ended.map(|ended| ended.ran_for.as_secs_f64()),
             "reason": reason,
         });
-        crate::report::print(&format!("{summary}\n")).map_err(|e| e.to_string())?;
+        crate::report::print(&format!("{summary}\n"))?;
     }
     Ok(ExitCode::from(exit_code))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::error::TrainError;
+use crate::crew::gather;
 use gleaner_runtime::Session;
 
 /// Compares named values over all workers; where they differ, says which ranks have what.
@@ -11,9 +12,8 @@ pub fn expect_agreement(
     values: &[(&'static str, String)],
     advice: &'static str,
 ) -> Result<(), TrainError> {
-    let note: Vec<String> = values.iter().map(|(_, value)| value.replace('\n', " ")).collect();
-    let notes = session.all_gather(note.join("\n").as_bytes())?;
-    compare(values, &notes, advice)
+    let (names, own): (Vec<&'static str>, Vec<String>) = values.iter().cloned().unzip();
+    compare(&names, &gather(session, &(session.rank(), own))?, advice)
 }
 
 /// Goes on only if all workers can: where one has been refused something, the others learn why.
@@ -29,29 +29,16 @@ pub fn all_can<T>(session: &Session, own: Result<T, TrainError>) -> Result<T, Tr
     }
 }
 
+/// `values`: of each rank, in the order of their names.
 fn compare(
-    values: &[(&'static str, String)],
-    notes: &[Vec<u8>],
+    names: &[&'static str],
+    values: &[(usize, Vec<String>)],
     advice: &'static str,
 ) -> Result<(), TrainError> {
-    let mut lines = Vec::new();
-    // A worker without which the others go on says nothing.
-    for (rank, note) in notes.iter().enumerate().filter(|(_, note)| !note.is_empty()) {
-        let text = String::from_utf8_lossy(note).into_owned();
-        let of_rank: Vec<String> = text.split('\n').map(String::from).collect();
-        if of_rank.len() != values.len() {
-            return Err(TrainError::Note {
-                rank,
-                expected: "values that all workers share",
-                found: note.len(),
-            });
-        }
-        lines.push((rank, of_rank));
-    }
-    for (number, (what, _)) in values.iter().enumerate() {
+    for (number, &what) in names.iter().enumerate() {
         let mut ranks: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (rank, of_rank) in &lines {
-            ranks.entry(&of_rank[number]).or_default().push(*rank);
+        for (rank, of_rank) in values {
+            ranks.entry(of_rank.get(number).map_or("", String::as_str)).or_default().push(*rank);
         }
         if ranks.len() > 1 {
             // Of as many, those without rank 0.
@@ -78,19 +65,23 @@ mod tests {
 
     #[test]
     fn the_first_difference_is_reported_with_its_ranks() {
-        let values = [("seed", "1".to_string()), ("parameters", "abc".to_string())];
-        let notes =
-            |last: &str| vec![b"1\nabc".to_vec(), format!("1\n{last}").into_bytes(), b"1\nabc".to_vec()];
-        compare(&values, &notes("abc"), "").unwrap();
-        let refusal = compare(&values, &notes("abd"), "do this").unwrap_err();
-        assert_eq!(refusal.of_another().unwrap().rank, 1);
+        let all = |last: &str| -> Vec<(usize, Vec<String>)> {
+            ["abc", last, "abc"]
+                .map(|digest| vec!["1".into(), digest.into()])
+                .into_iter()
+                .enumerate()
+                .collect()
+        };
+        let compare = |values: &[(usize, Vec<String>)]| compare(&["seed", "parameters"], values, "do this");
+        compare(&all("abc")).unwrap();
+        let refusal = compare(&all("abd")).unwrap_err();
+        assert_eq!(refusal.of_all().unwrap().rank, 1);
         let refusal = refusal.to_string();
         assert_eq!(
             refusal,
             "expected the same parameters on every worker, found abc on ranks 0, 2 and abd on rank 1; do this"
         );
-        assert!(compare(&values, &notes("a\nb"), "").unwrap_err().to_string().contains("from rank 1"));
         // Without rank 1, which has failed.
-        compare(&values, &[notes("abc")[0].clone(), Vec::new(), notes("abc")[2].clone()], "").unwrap();
+        compare(&[all("abd")[0].clone(), all("abd")[2].clone()]).unwrap();
     }
 }

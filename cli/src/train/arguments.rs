@@ -73,10 +73,10 @@ pub struct TrainArgs {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub timeout: Option<Duration>,
     /// How many steps to train [default: 320 for text, 500 for others]
-    #[arg(long, value_parser = units::within::<u64>(..))]
+    #[arg(long, value_parser = units::within::<u64>(1..))]
     pub steps: Option<u64>,
     /// Examples per worker and step [default: 16; 1 example of text is 64 characters]
-    #[arg(long, value_parser = units::count)]
+    #[arg(long, value_parser = units::within::<usize>(1..))]
     pub batch: Option<usize>,
     #[command(flatten)]
     pub uneven: Uneven,
@@ -123,13 +123,13 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Evaluate on held-out data after so many steps [default: a tenth of the run for text, a quarter for others]
-    #[arg(long, value_name = "STEPS", value_parser = units::within::<u64>(..))]
+    #[arg(long, value_name = "STEPS", value_parser = units::within::<u64>(1..))]
     pub evaluate_every: Option<u64>,
     /// Where to keep checkpoints
     #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
     /// Write a checkpoint after so many steps, and after the last [default: only after the last]
-    #[arg(long, requires = "checkpoint", value_name = "STEPS", value_parser = units::within::<u64>(..))]
+    #[arg(long, requires = "checkpoint", value_name = "STEPS", value_parser = units::within::<u64>(1..))]
     pub checkpoint_every: Option<u64>,
     /// Go on from the newest step of which every worker has a checkpoint
     #[arg(long, requires = "checkpoint")]
@@ -252,10 +252,7 @@ impl TrainArgs {
     fn check(&self, settings: &Settings) -> Result<(), TrainError> {
         let above_zero = "a number above 0";
         let drop = self.lr_drops.iter().find(|&&share| !(0.0..=1.0).contains(&share));
-        let interval = self.checkpoint_every.unwrap_or(1).to_string();
         for (option, fits, expected, found) in [
-            ("--steps", settings.steps > 0, above_zero, "0".into()),
-            ("--batch", settings.batch > 0, above_zero, "0".into()),
             ("--lr", settings.lr > 0.0 && settings.lr.is_finite(), above_zero, settings.lr.to_string()),
             ("--lr-drops", drop.is_none(), "shares of the run from 0 to 1", drop.unwrap_or(&0.0).to_string()),
             (
@@ -343,8 +340,6 @@ impl TrainArgs {
                 "the name of a file that ends with .csv or .jsonl",
                 self.metrics.as_deref().map_or(String::new(), |path| path.display().to_string()),
             ),
-            ("--evaluate-every", settings.evaluate_every > 0, above_zero, "0".into()),
-            ("--checkpoint-every", interval != "0", above_zero, interval),
         ] {
             if !fits {
                 return Err(TrainError::Setting { option, expected, found });

@@ -14,6 +14,7 @@ use super::agreement::{all_can, expect_agreement};
 use super::error::TrainError;
 use super::exchange::Exchange;
 use super::model_file::{self, Identity, Model, Refusal};
+use crate::crew::gather;
 use gleaner_runtime::staged::{self, Staged};
 use gleaner_runtime::{Session, report};
 use gleaner_trainer::optimizer;
@@ -116,19 +117,13 @@ impl Checkpoints {
 
     /// The newest step of which every worker has a checkpoint.
     pub fn newest_common_step(&self, session: &Session) -> Result<u64, TrainError> {
-        let own: Vec<u8> = self.steps()?.iter().flat_map(|step| step.to_le_bytes()).collect();
-        let mut common: Option<BTreeSet<u64>> = None;
-        let mut found = Vec::new();
-        for (rank, note) in session.all_gather(&own)?.iter().enumerate() {
-            let (words, rest) = note.as_chunks::<8>();
-            if !rest.is_empty() {
-                return Err(TrainError::Note { rank, expected: "steps with checkpoints", found: note.len() });
-            }
-            let steps: BTreeSet<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
+        let of_ranks: Vec<BTreeSet<u64>> = gather(session, &self.steps()?)?;
+        let newest = |(rank, steps): (usize, &BTreeSet<u64>)| {
             let newest = steps.last().map_or("none".into(), |step| format!("step {step}"));
-            found.push(format!("{newest} as the newest on rank {rank}"));
-            common = Some(common.map_or(steps.clone(), |common| &common & &steps));
-        }
+            format!("{newest} as the newest on rank {rank}")
+        };
+        let found: Vec<String> = of_ranks.iter().enumerate().map(newest).collect();
+        let common = of_ranks.into_iter().reduce(|common, steps| &common & &steps);
         common.and_then(|common| common.last().copied()).ok_or_else(|| TrainError::NoCommonCheckpoint {
             directory: self.directory.clone(),
             found: found.join(", "),

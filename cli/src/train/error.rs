@@ -51,19 +51,6 @@ pub enum TrainError {
         /// What to do about it.
         advice: &'static str,
     },
-    /// A worker sent a note that this version does not understand.
-    #[error(
-        "expected a note of {expected} from rank {rank}, found {found} bytes; \
-         run the same version of gleaner on every worker"
-    )]
-    Note {
-        /// The sender.
-        rank: usize,
-        /// What the note should be.
-        expected: &'static str,
-        /// Its length.
-        found: usize,
-    },
     /// A checkpoint does not fit this run, or is damaged.
     #[error("checkpoint {}: expected {expected}, found {found}; {advice}", path.display())]
     Checkpoint {
@@ -151,12 +138,6 @@ pub enum TrainError {
     /// A checkpoint that cannot be written.
     #[error(transparent)]
     Staged(#[from] gleaner_runtime::staged::StagedError),
-    /// A picture that cannot be drawn.
-    #[error(transparent)]
-    Draw(#[from] gleaner_charts::DrawError),
-    /// Workers that cannot be started.
-    #[error(transparent)]
-    Launch(#[from] gleaner_runtime::launcher::LaunchError),
     /// A model that became worse.
     #[error(
         "the training diverged: the held-out loss was {first:.4} before the first step and is {} now; lower --lr, or clip gradients \
@@ -169,14 +150,11 @@ pub enum TrainError {
         /// The loss after the last one.
         last: f64,
     },
-    /// No output.
-    #[error("the summary cannot be printed: {0}")]
-    Print(#[from] io::Error),
 }
 
 impl TrainError {
-    /// The failure that all ranks have been told of together, so that this one need not tell them.
-    pub fn of_another(&self) -> Option<Failure> {
+    /// The failure that all ranks see together, so that this one need not report it to them.
+    pub fn of_all(&self) -> Option<Failure> {
         let (rank, reason) = match self {
             TrainError::Refused { rank, reason }
             | TrainError::Runtime(Error::Checkpoint(CheckpointError::Refused { rank, reason })) => {
@@ -185,6 +163,7 @@ impl TrainError {
             TrainError::Runtime(Error::Checkpoint(CheckpointError::Apart { other, .. })) => {
                 (other.0, self.to_string())
             }
+            TrainError::NoCommonCheckpoint { .. } => (0, self.to_string()),
             TrainError::WorkersDiffer { rank, .. } => (*rank, self.to_string()),
             _ => return None,
         };

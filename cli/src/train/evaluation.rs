@@ -3,6 +3,7 @@
 use candle_core::Device;
 
 use super::error::TrainError;
+use crate::crew::gather;
 use gleaner_runtime::Session;
 use gleaner_trainer::data::{Examples, Input};
 use gleaner_trainer::layers::{Mode, correct_predictions, cross_entropy};
@@ -25,7 +26,7 @@ pub struct Evaluation {
     pub bytes_received: u64,
 }
 
-/// What a worker tells of its training in an evaluation.
+/// What a worker reports of its training in an evaluation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trained {
     /// The sum of the losses of its batches since the last evaluation, and how many there were.
@@ -51,28 +52,23 @@ pub fn evaluate(
     let sums = own_share(session, model, examples, device);
     parameters.set_buffer_values(&own_buffers)?;
 
-    let (losses, batches) = trained.losses;
-    let own = [losses, batches as f64, trained.bytes_received as f64].map(f64::to_le_bytes);
-    let mut all = [0.0; 5];
-    let mut bytes_received = 0;
-    for (rank, note) in &notes_of_present(session, &[sums?, own].as_flattened().concat())? {
-        let told = numbers(note, *rank, "the sums of an evaluation, and bytes", all.len() + 1)?;
-        all.iter_mut().zip(&told).for_each(|(sum, own)| *sum += own);
-        bytes_received = bytes_received.max(told[all.len()] as u64);
-    }
+    let ([loss, correct, rows], (losses, batches)) = (sums?, trained.losses);
+    let mut all = [loss, correct, rows, losses, batches as f64];
+    add_up(session, &mut all)?;
     let [loss, correct, rows, losses, batches] = all;
+    let bytes_received = gather(session, &trained.bytes_received)?.into_iter().max().unwrap_or_default();
     let accuracy = matches!(input, Input::Images(_)).then_some(correct / rows);
     let training_loss = (batches > 0.0).then_some(losses / batches);
     Ok(Evaluation { loss: loss / rows, accuracy, training_loss, bytes_received })
 }
 
-/// Sum of losses, correct answers and rows over this worker's examples, as bytes.
+/// Sum of losses, correct answers and rows over this worker's examples.
 fn own_share(
     session: &Session,
     model: &dyn Model,
     examples: &Examples,
     device: &Device,
-) -> Result<[[u8; 8]; 3], TrainError> {
+) -> Result<[f64; 3], TrainError> {
     let own: Vec<u32> =
         (0..examples.len() as u32).skip(session.rank()).step_by(session.world_size()).collect();
     let (mut loss, mut correct, mut rows) = (0.0, 0, 0);
@@ -84,34 +80,26 @@ fn own_share(
         correct += correct_predictions(&logits, &batch.targets)?;
         rows += batch.targets.len();
     }
-    Ok([loss, correct as f64, rows as f64].map(f64::to_le_bytes))
+    Ok([loss, correct as f64, rows as f64])
 }
 
 fn mean_over_workers(session: &Session, own: &[f32]) -> Result<Vec<f32>, TrainError> {
     if own.is_empty() {
         return Ok(Vec::new());
     }
-    let note: Vec<u8> = own.iter().flat_map(|&value| f64::from(value).to_le_bytes()).collect();
-    let mut sums = vec![0.0; own.len()];
-    let notes = notes_of_present(session, &note)?;
-    for (rank, note) in &notes {
-        let values = numbers(note, *rank, "running averages", own.len())?;
-        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-    }
-    Ok(sums.into_iter().map(|sum| (sum / notes.len() as f64) as f32).collect())
+    let mut sums: Vec<f64> = own.iter().map(|&value| value.into()).collect();
+    let workers = add_up(session, &mut sums)? as f64;
+    Ok(sums.into_iter().map(|sum| (sum / workers) as f32).collect())
 }
 
-/// What all workers say, by rank. A worker without which the others go on says nothing.
-fn notes_of_present(session: &Session, own: &[u8]) -> Result<Vec<(usize, Vec<u8>)>, TrainError> {
-    let notes = session.all_gather(own)?.into_iter().enumerate();
-    Ok(notes.filter(|(_, note)| !note.is_empty()).collect())
-}
-
-/// The numbers in a note of exactly this length.
-fn numbers(note: &[u8], rank: usize, expected: &'static str, count: usize) -> Result<Vec<f64>, TrainError> {
-    let (words, rest) = note.as_chunks::<8>();
-    if words.len() != count || !rest.is_empty() {
-        return Err(TrainError::Note { rank, expected, found: note.len() });
+/// Puts the sums over all workers, added in rank order, in the place of the numbers of this one; gives how many workers there are.
+fn add_up(session: &Session, numbers: &mut [f64]) -> Result<usize, TrainError> {
+    // As bits, since JSON has no number that is not finite.
+    let own: Vec<u64> = numbers.iter().map(|number| number.to_bits()).collect();
+    let of_ranks: Vec<Vec<u64>> = gather(session, &own)?;
+    numbers.fill(0.0);
+    for bits in &of_ranks {
+        numbers.iter_mut().zip(bits).for_each(|(sum, bits)| *sum += f64::from_bits(*bits));
     }
-    Ok(words.iter().map(|&word| f64::from_le_bytes(word)).collect())
+    Ok(of_ranks.len())
 }

@@ -21,21 +21,21 @@ mod worker;
 
 use std::fmt::Write;
 use std::path::Path;
+use std::process::ExitCode;
 
 use crate::crew::{self, Display, Role};
-use crate::merge_plan::layers::{File, Told};
-use crate::report;
+use crate::merge_plan::layers::{File, NamedLayer};
+use crate::report::{self, CommandError};
 use gleaner_candle::{LayerTime, PassTimes};
 use gleaner_runtime::Config;
 use gleaner_units as units;
 
 pub use arguments::TrainArgs;
-pub use error::TrainError;
 
 use summary::{Progress, Summary};
 
 /// Trains, as a worker or as the launcher of workers; gives the exit code.
-pub fn run(args: &TrainArgs) -> Result<u8, TrainError> {
+pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
     let settings = args.settings()?;
     if settings.source.has_files() && !Config::is_worker() {
         // What is wrong with files is said once, before there are workers that all say it.
@@ -43,25 +43,26 @@ pub fn run(args: &TrainArgs) -> Result<u8, TrainError> {
     }
     let (processes, roles) = (args.servers.processes(args.workers), args.servers.roles());
     if let Role::Launched(code) = crew::assemble_as(processes, roles, "train", args.timeout)? {
-        return Ok(code);
+        return Ok(code.into());
     }
     let display = Display::new();
-    let summary = worker::worker(args, |progress| display.show(&shown(&progress)))?;
+    let (code, summary) = worker::worker(args, |progress| display.show(&shown(&progress)))?;
     drop(display);
     if let Some(summary) = summary {
-        let text = if args.json { format!("{}\n", serde_json::json!(summary)) } else { table(&summary) };
+        let text = if args.json { report::json(&summary) } else { table(&summary) };
         // Of a run whose files cannot be written, the rest is not lost.
         let written = args.timeline.as_deref().map(|file| write_timeline(file, &summary)).transpose();
         let layers = args.layer_times.as_deref().map(|file| write_layer_times(file, &summary)).transpose();
         report::print(&text)?;
-        written.and(layers)?;
+        written?;
+        layers?;
         summary.converged()?;
     }
-    Ok(0)
+    Ok(code)
 }
 
 /// The trace, or where the file is to be a picture, a step of it.
-fn write_timeline(file: &Path, summary: &Summary) -> Result<(), TrainError> {
+fn write_timeline(file: &Path, summary: &Summary) -> Result<(), CommandError> {
     let Some(trace) = &summary.timeline else { return Ok(()) };
     if file.extension().is_none_or(|extension| extension != "svg") {
         return Ok(report::save(file, trace)?);
@@ -73,15 +74,15 @@ fn write_timeline(file: &Path, summary: &Summary) -> Result<(), TrainError> {
 }
 
 /// As layers are read elsewhere.
-fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), TrainError> {
+fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), CommandError> {
     let Some(PassTimes { forward, layers }) = &summary.pass_times else { return Ok(()) };
-    let layer = |LayerTime { parameters, entries, seconds }: &LayerTime| Told {
+    let layer = |LayerTime { parameters, entries, seconds }: &LayerTime| NamedLayer {
         name: parameters.join(" + "),
         entries: *entries,
         seconds: Some(*seconds),
     };
-    let told = File { forward: Some(*forward), layers: layers.iter().map(layer).collect() };
-    Ok(report::save(file, &format!("{:#}\n", serde_json::json!(told)))?)
+    let layers = File { forward: Some(*forward), layers: layers.iter().map(layer).collect() };
+    Ok(report::save(file, &format!("{:#}\n", serde_json::json!(layers)))?)
 }
 
 fn shown(progress: &Progress) -> crew::Progress {
@@ -102,10 +103,7 @@ fn shown(progress: &Progress) -> crew::Progress {
 fn table(s: &Summary) -> String {
     let accuracy = s.held_out_accuracy.map_or(String::new(), |a| format!(", accuracy {:.1}%", a * 100.0));
     let rows = [
-        (
-            "model",
-            format!("{} with {} parameters, on {}", s.model, units::grouped(s.parameters as u64), s.data),
-        ),
+        ("model", format!("{} with {} parameters, on {}", s.model, units::grouped(s.params as u64), s.data)),
         ("workers", format!("{}{}, exchanging by {}{}", s.workers, servers(s.servers), s.method, under(s))),
         (
             "steps",
@@ -113,7 +111,7 @@ fn table(s: &Summary) -> String {
                 "{} in {:.1} s, {:.0}% of it waiting{}",
                 s.steps - s.first_step,
                 s.seconds,
-                s.waiting_share * 100.0,
+                s.together.waiting_share * 100.0,
                 skipped(s.steps_skipped),
             ),
         ),
@@ -121,15 +119,15 @@ fn table(s: &Summary) -> String {
         ("throughput", throughput(s)),
         ("batches", batches(s)),
         ("paced", paced(s)),
-        ("stragglers", stragglers(&s.waited_seconds)),
+        ("stragglers", stragglers(&s.seconds_waited)),
         (
             "groups",
             format!(
                 "{} by {}, {:.0}% of the exchange hidden{}",
                 s.groups,
                 s.merge,
-                s.hidden_share * 100.0,
-                blocked(s.blocked_seconds),
+                s.together.hidden_share * 100.0,
+                blocked(s.together.seconds_blocked),
             ),
         ),
         (
@@ -161,22 +159,22 @@ fn table(s: &Summary) -> String {
 const SHOWN: f64 = 0.05;
 
 fn throughput(s: &Summary) -> String {
-    let bound = s.throughput_at_bound.filter(|_| s.background_share > 0.0);
+    let bound = s.together.throughput_at_bound.filter(|_| s.background_share > 0.0);
     let bound =
         bound.map_or(String::new(), |bound| format!(" ({bound:.1} at the bound of what the passes hide)"));
     let background = match s.background_share {
         0.0 => String::new(),
         share => format!("; {:.0}% of the gradient during the next pass", 100.0 * share),
     };
-    let beside = s.batch_computation_seconds_colocated.zip(s.batch_computation_seconds_apart);
+    let beside = s.seconds_batch_computation_colocated.zip(s.seconds_batch_computation_apart);
     let beside = beside.map_or(String::new(), |(with, apart)| {
         format!(" ({:.1} beside a server, {:.1} elsewhere)", 1e3 * with, 1e3 * apart)
     });
     format!(
         "{:.1} samples/s{bound}: {:.1} ms computing{beside} and {:.1} ms synchronising a step{background}",
-        s.throughput,
-        1e3 * s.batch_computation_seconds,
-        1e3 * s.batch_synchronisation_seconds,
+        s.together.throughput,
+        1e3 * s.together.seconds_batch_computation,
+        1e3 * s.together.seconds_batch_synchronisation,
     )
 }
 
@@ -185,7 +183,7 @@ fn batches(s: &Summary) -> String {
     if s.batches.iter().all(|&samples| samples == s.batches[0]) {
         return String::new();
     }
-    let of = s.batches.iter().zip(&s.batch_computation_seconds_by_rank);
+    let of = s.batches.iter().zip(&s.together.seconds_batch_computation_by_rank);
     let of: Vec<String> =
         of.map(|(samples, seconds)| format!("{samples} in {:.1} ms", 1e3 * seconds)).collect();
     format!("by rank: {} of computing", of.join(", "))
@@ -195,7 +193,7 @@ fn batches(s: &Summary) -> String {
 fn paced(s: &Summary) -> String {
     let words =
         |seconds| format!("passes were made to take {:.1} ms or more; they would be shorter", 1e3 * seconds);
-    s.paced_seconds.map_or(String::new(), words)
+    s.seconds_paced.map_or(String::new(), words)
 }
 
 /// For whom the others waited, and who they were; the two that were waited for longest.
@@ -204,18 +202,18 @@ fn stragglers(waited: &[Vec<f64>]) -> String {
     let mut all: Vec<(usize, f64)> = (0..waited.len()).map(|rank| (rank, of(rank))).collect();
     all.retain(|(_, seconds)| *seconds >= SHOWN);
     all.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let told = all.iter().take(2).map(|&(rank, seconds)| {
+    let longest = all.iter().take(2).map(|&(rank, seconds)| {
         let longest = (0..waited.len()).max_by(|&a, &b| waited[a][rank].total_cmp(&waited[b][rank]));
         let longest = longest.filter(|_| waited.len() > 2);
         let longest =
             longest.map_or(String::new(), |by| format!(", rank {by} {:.2} s of it", waited[by][rank]));
         format!("{seconds:.2} s for rank {rank}{longest}")
     });
-    let told: Vec<String> = told.collect();
-    if told.is_empty() {
-        "nobody waited for another".into()
+    let longest: Vec<String> = longest.collect();
+    if longest.is_empty() {
+        "no worker waited for another".into()
     } else {
-        format!("the others waited {}", told.join("; "))
+        format!("the others waited {}", longest.join("; "))
     }
 }
 
@@ -245,13 +243,13 @@ fn under(s: &Summary) -> String {
 }
 
 fn iteration(s: &Summary) -> String {
-    let told = |iteration: Option<f64>, hidden: Option<f64>| {
+    let words = |iteration: Option<f64>, hidden: Option<f64>| {
         iteration
             .zip(hidden)
             .map(|(seconds, hidden)| format!("{:.1} ms and {:.0}% hidden", 1e3 * seconds, 100.0 * hidden))
     };
-    let expected = told(s.expected_iteration_seconds, s.expected_hidden_share);
-    let planned = told(s.planned_iteration_seconds, s.planned_hidden_share);
+    let expected = words(s.seconds_expected_iteration, s.expected_hidden_share);
+    let planned = words(s.seconds_planned_iteration, s.planned_hidden_share);
     let expects = match (expected, planned) {
         (Some(expected), Some(planned)) if planned == expected => format!("; the plan expects {expected}"),
         (Some(expected), Some(planned)) => {
@@ -259,7 +257,7 @@ fn iteration(s: &Summary) -> String {
         }
         _ => String::new(),
     };
-    format!("{:.1} ms{expects}", 1e3 * s.iteration_seconds)
+    format!("{:.1} ms{expects}", 1e3 * s.together.seconds_iteration)
 }
 
 fn blocked(seconds: f64) -> String {

@@ -11,9 +11,10 @@ use gleaner_runtime::Session;
 
 use super::error::TrainError;
 use super::levers::Optimizer;
+use super::model_file::Identity;
 use super::target::Target;
 use super::uneven::Uneven;
-use gleaner_trainer::data::Source;
+use gleaner_trainer::data::{Dataset, Source};
 use gleaner_trainer::device::Place;
 use gleaner_trainer::models::ModelKind;
 use gleaner_trainer::optimizer::{Adam, Descent};
@@ -97,6 +98,50 @@ impl Settings {
             Optimizer::Sgd => Descent::Sgd(self.sgd()),
             Optimizer::Adam => Descent::Adam(Adam { momentum, weight_decay, ..Adam::default() }),
         }
+    }
+
+    /// What must be the same on all workers, besides [`Self::identity`].
+    pub fn schedule(&self) -> String {
+        format!(
+            "synchrony {}, steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, updates {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}, {:?}",
+            self.synchrony.name(),
+            self.steps,
+            self.lr,
+            self.lr_drops,
+            self.momentum,
+            self.weight_decay,
+            self.clip,
+            self.clip_update,
+            self.evaluate_every,
+            self.resume,
+            self.merge,
+            self.timeline.is_some(),
+            self.layer_times.is_some(),
+            self.uneven,
+        )
+    }
+
+    /// What must stay the same over workers, and over the interruptions of a run.
+    ///
+    /// Data are known by what they contain, not by where they lie, which may differ from machine to machine.
+    pub fn identity(&self, dataset: &Dataset, workers: usize) -> Identity {
+        let source = self.source.to_string();
+        let kind = source.split(':').next().unwrap_or_default();
+        let mut identity = vec![
+            ("workers", workers.to_string()),
+            ("model", self.model.to_string()),
+            ("data", format!("{kind} with SHA-256 {}", dataset.fingerprint())),
+            ("method", self.method.to_string()),
+            ("seed", self.seed.to_string()),
+            ("batch", self.batch.to_string()),
+        ];
+        if self.synchrony.name() != "bsp" {
+            identity.push(("synchrony", self.synchrony.name()));
+        }
+        // What the one keeps is of no use to the other.
+        identity.push(("optimizer", self.optimizer.name().into()));
+        identity.push(("rate in residual", self.rate_in_residual.to_string()));
+        identity
     }
 
     /// Whether gradients are exchanged while the backward pass goes on, every step by itself.

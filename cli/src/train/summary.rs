@@ -38,13 +38,13 @@ pub struct Summary {
     /// The model trained.
     pub model: String,
     /// How many numbers the model has.
-    pub parameters: usize,
+    pub params: usize,
     /// How many workers trained together.
     pub workers: usize,
     /// Samples of each worker's passes, by rank.
     pub batches: Vec<usize>,
     /// What a pass of the set batch was made to take at least, in seconds: computation is paced then, and not what this machine takes.
-    pub paced_seconds: Option<f64>,
+    pub seconds_paced: Option<f64>,
     /// How gradients were exchanged.
     pub method: String,
     /// How parameters followed the updates.
@@ -83,58 +83,29 @@ pub struct Summary {
     pub evaluations: Vec<Evaluated>,
     /// The time from this process's first step to the end of its last, evaluations included.
     pub seconds: f64,
-    /// An iteration, from the beginning of the forward pass until the update is there, in seconds: the median over the second half of
-    /// the steps, or the last 128, of the worker where it was longest. The four that follow are medians over the same steps, of the
-    /// worker that waited least: all others wait for its passes, too.
-    pub iteration_seconds: f64,
-    /// The forward pass, in seconds.
-    pub forward_seconds: f64,
-    /// The backward pass, in which gradients are handed over, in seconds.
-    pub backward_seconds: f64,
-    /// Choosing entries on compute threads, in seconds.
-    pub select_seconds: f64,
-    /// From the end of the backward pass until the update is there, in seconds.
-    pub exposed_seconds: f64,
-    /// `iteration_seconds` by the plan of the merging strategy, if it needed one.
-    pub expected_iteration_seconds: Option<f64>,
+    /// What counts over all workers.
+    #[serde(flatten)]
+    pub together: Together,
+    /// `seconds_iteration` by the plan of the merging strategy, if it needed one.
+    pub seconds_expected_iteration: Option<f64>,
     /// `hidden_share` by that plan.
     pub expected_hidden_share: Option<f64>,
     /// The iteration as it was expected when the groups were taken, before any step with them.
-    pub planned_iteration_seconds: Option<f64>,
+    pub seconds_planned_iteration: Option<f64>,
     /// The share of the exchange that was to be hidden then.
     pub planned_hidden_share: Option<f64>,
-    /// The share of the steps' time in which the trainer waited for gradients, on the worker that waited longest.
-    pub waiting_share: f64,
-    /// The share of the time in which at least one group was under way that lies within the passes: 1 − `exposed_seconds` / that
-    /// time.
-    pub hidden_share: f64,
-    /// How long the backward pass waited because compute threads could take no more groups, on the worker where it waited longest,
-    /// in seconds.
-    pub blocked_seconds: f64,
-    /// Samples that all workers together processed in a second of their steps' time, without evaluations and checkpoints.
-    pub throughput: f64,
-    /// The same over the steps in which as many entries as the passes leave time for were to travel in the background, if there were any.
-    pub throughput_at_bound: Option<f64>,
-    /// From the end of a pass until the next could begin, in seconds: batch synchronisation time, the mean over steps and workers.
-    pub batch_synchronisation_seconds: f64,
-    /// What a pass takes, in seconds: batch computation time, the mean over steps and workers.
-    pub batch_computation_seconds: f64,
-    /// The same for each worker, by rank.
-    pub batch_computation_seconds_by_rank: Vec<f64>,
     /// How many parameter servers there were.
     pub servers: usize,
     /// The mean over the workers in whose processes servers live, where they do.
-    pub batch_computation_seconds_colocated: Option<f64>,
+    pub seconds_batch_computation_colocated: Option<f64>,
     /// The mean over the other workers, where there are any beside servers.
-    pub batch_computation_seconds_apart: Option<f64>,
-    /// How long what travelled during a pass was under way, in seconds, the mean over steps and workers.
-    pub background_seconds: f64,
+    pub seconds_batch_computation_apart: Option<f64>,
     /// The share of a gradient's entries that travelled during the next pass, the mean over the steps.
     pub background_share: f64,
     /// The most that the passes leave time for, U_max, as a share of a gradient's entries: as it was in the last step on worker 0, under OSP.
     pub background_bound: Option<f64>,
     /// Of each worker, by rank, how long it waited for each other one, in seconds.
-    pub waited_seconds: Vec<Vec<f64>>,
+    pub seconds_waited: Vec<Vec<f64>>,
     /// The held-out loss of the best evaluation of this process: the one with the highest accuracy, or with the lowest loss for text.
     pub best_held_out_loss: f64,
     /// The accuracy of that evaluation.
@@ -150,9 +121,7 @@ pub struct Summary {
     pub reached: Reached,
     /// How many entries an update has, in the mean over the steps: more than asked for, where a method adds up selections.
     pub entries_per_step: f64,
-    /// What the worker that received most received for gradients since this process's first step.
-    pub bytes_received: u64,
-    /// The same per step.
+    /// `bytes_received` per step.
     pub bytes_per_step: f64,
     /// What a ring all-reduce of dense gradients would have received per step: 2(P−1)/P · 4n.
     pub dense_bytes_per_step: f64,
@@ -166,6 +135,45 @@ pub struct Summary {
     /// What the passes of each layer took on this rank.
     #[serde(skip)]
     pub pass_times: Option<PassTimes>,
+}
+
+/// What all workers together have measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Together {
+    /// An iteration, from the beginning of the forward pass until the update is there, in seconds: the median over the second half of
+    /// the steps, or the last 128, of the worker where it was longest. The four that follow are medians over the same steps, of the
+    /// worker that waited least: all others wait for its passes, too.
+    pub seconds_iteration: f64,
+    /// The forward pass, in seconds.
+    pub seconds_forward: f64,
+    /// The backward pass, in which gradients are handed over, in seconds.
+    pub seconds_backward: f64,
+    /// Choosing entries on compute threads, in seconds.
+    pub seconds_select: f64,
+    /// From the end of the backward pass until the update is there, in seconds.
+    pub seconds_exposed: f64,
+    /// The share of the steps' time in which the trainer waited for gradients, on the worker that waited longest.
+    pub waiting_share: f64,
+    /// The share of the time in which at least one group was under way that lies within the passes: 1 − `seconds_exposed` / that
+    /// time.
+    pub hidden_share: f64,
+    /// How long the backward pass waited because compute threads could take no more groups, on the worker where it waited longest,
+    /// in seconds.
+    pub seconds_blocked: f64,
+    /// Samples that all workers together processed in a second of their steps' time, without evaluations and checkpoints.
+    pub throughput: f64,
+    /// The same over the steps in which as many entries as the passes leave time for were to travel in the background, if there were any.
+    pub throughput_at_bound: Option<f64>,
+    /// From the end of a pass until the next could begin, in seconds: batch synchronisation time, the mean over steps and workers.
+    pub seconds_batch_synchronisation: f64,
+    /// What a pass takes, in seconds: batch computation time, the mean over steps and workers.
+    pub seconds_batch_computation: f64,
+    /// The same for each worker, by rank.
+    pub seconds_batch_computation_by_rank: Vec<f64>,
+    /// How long what travelled during a pass was under way, in seconds, the mean over steps and workers.
+    pub seconds_background: f64,
+    /// What the worker that received most received for gradients since this process's first step.
+    pub bytes_received: u64,
 }
 
 impl Summary {

@@ -9,6 +9,7 @@ use gleaner_runtime::Session;
 use gleaner_units as units;
 
 use super::error::TrainError;
+use crate::crew::gather;
 
 /// Options of it.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
@@ -91,13 +92,7 @@ impl Balance {
                     session.barrier()?;
                     let own = batches[session.rank()];
                     let speed = own as f64 / pass(own)?.as_secs_f64().max(1e-6);
-                    let mut speeds = Vec::new();
-                    for (rank, note) in session.all_gather(&speed.to_le_bytes())?.iter().enumerate() {
-                        let found = note.len();
-                        let word = <[u8; 8]>::try_from(&note[..]);
-                        let word = word.map_err(|_| TrainError::Note { rank, expected: "a speed", found })?;
-                        speeds.push(f64::from_le_bytes(word));
-                    }
+                    let speeds: Vec<f64> = gather(session, &speed)?;
                     batches = split(batch * workers, &speeds);
                 }
             }
@@ -174,7 +169,7 @@ mod tests {
             (64, &[3.0, 1.0, 3.0, 1.0], &[24, 8, 24, 8]),
             // 3.2, 3.2 and 1.6.
             (8, &[2.0, 2.0, 1.0], &[3, 3, 2]),
-            // Nobody is left without a sample.
+            // No rank is left without a sample.
             (4, &[1000.0, 1.0, 1.0], &[2, 1, 1]),
             (3, &[1e9, 1e-9, 1.0], &[1, 1, 1]),
         ] {

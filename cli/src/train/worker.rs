@@ -8,6 +8,7 @@ mod pace;
 mod place;
 
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::agreement::{all_can, expect_agreement};
@@ -33,24 +34,31 @@ use gleaner_trainer::models::Model;
 use gleaner_trainer::parameters::Parameters;
 use metrics::{Metrics, Taken};
 
-/// Joins the other workers and trains; worker 0 reports the progress, and returns the result.
-pub fn worker(args: &TrainArgs, progress: impl FnMut(Progress)) -> Result<Option<Summary>, TrainError> {
+/// Joins the other workers and trains; worker 0 reports the progress, and returns the result. Nothing, and not success, where all workers
+/// fail for one reason: then the launcher says it, once.
+pub fn worker(
+    args: &TrainArgs,
+    progress: impl FnMut(Progress),
+) -> Result<(ExitCode, Option<Summary>), TrainError> {
     let settings = args.settings()?;
     let session = Session::join()?;
     if session.is_server() {
         session.serve()?;
-        return Ok(None);
+        return Ok((ExitCode::SUCCESS, None));
     }
     let (rank, servers) = (session.rank(), session.servers());
     let trained = expect_servers(args, servers).and_then(|()| train(&session, &settings, progress));
     match trained {
-        Ok(summary) => Ok((rank == 0).then_some(summary)),
+        Ok(summary) => Ok((ExitCode::SUCCESS, (rank == 0).then_some(summary))),
         Err(error) => {
-            // All ranks are to know why; where the job had failed before, or another rank tells it, they do.
-            match error.of_another() {
-                Some(failure) => drop(report::failed(&failure)),
-                None => drop(session.abort(&error)),
-            }
+            // All ranks are to know why; where the job had failed before, or all see the same, they do.
+            let is_said = match error.of_all() {
+                Some(failure) => report::failed(&failure),
+                None => {
+                    session.abort(&error);
+                    false
+                }
+            };
             if let Some((directory, _)) = settings.checkpoint.filter(|_| servers > 0 && rank == 0)
                 && let kept = Checkpoints::of_servers(&directory)
                 && kept.is_dir()
@@ -60,7 +68,7 @@ pub fn worker(args: &TrainArgs, progress: impl FnMut(Progress)) -> Result<Option
                     kept.display()
                 ));
             }
-            Err(error)
+            if is_said { Ok((ExitCode::FAILURE, None)) } else { Err(error) }
         }
     }
 }
@@ -117,27 +125,12 @@ impl<'a> Run<'a> {
         let device = place::open(settings.device)?;
         let (model, mut parameters) =
             settings.model.build(dataset.input, dataset.classes, settings.seed, &device)?;
-        let identity = identity(settings, &dataset, workers);
-        let schedule = format!(
-            "synchrony {}, steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, updates {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}, {:?}",
-            settings.synchrony.name(),
-            settings.steps,
-            settings.lr,
-            settings.lr_drops,
-            settings.momentum,
-            settings.weight_decay,
-            settings.clip,
-            settings.clip_update,
-            settings.evaluate_every,
-            settings.resume,
-            settings.merge,
-            settings.timeline.is_some(),
-            settings.layer_times.is_some(),
-            settings.uneven,
-        );
-        let shared =
-            [&identity[..], &[("schedule", schedule), ("starting parameters", parameters.digest()?)]]
-                .concat();
+        let identity = settings.identity(&dataset, workers);
+        let shared = [
+            &identity[..],
+            &[("schedule", settings.schedule()), ("starting parameters", parameters.digest()?)],
+        ]
+        .concat();
         expect_agreement(session, &shared, "start every worker with the same program, options and data")?;
         // Before servers put their state in its place.
         let checkpoints = all_can(session, open_checkpoints(settings, rank, &identity))?;
@@ -314,20 +307,20 @@ impl<'a> Run<'a> {
         let advice = "the updates were not the same everywhere; please report this together with the command";
         expect_agreement(self.session, &[("parameters at the end", digest.clone())], advice)?;
         let own = (self.batches[self.session.rank()], self.exchange.bytes_received());
-        let all = across::all_workers(self.session, clock, own)?;
+        let together = across::all_workers(self.session, clock, own)?;
         let (merge, groups) = self.exchange.groups();
         let hosting = if self.session.is_colocated() { self.session.servers() } else { 0 };
-        let (with_servers, apart) = all.computing_of.split_at(hosting);
+        let (with_servers, apart) = together.seconds_batch_computation_by_rank.split_at(hosting);
         let mean = |of: &[f64]| (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64);
         let (best, lowest) = (self.best(), self.lowest());
         let steps_here = (settings.steps - self.first_step.min(settings.steps)).max(1);
         Ok(Summary {
             data: settings.source.to_string(),
             model: settings.model.to_string(),
-            parameters: self.parameters.count(),
+            params: self.parameters.count(),
             workers,
             batches: self.batches.clone(),
-            paced_seconds: settings.uneven.pace.map(|pace| pace.as_secs_f64()),
+            seconds_paced: settings.uneven.pace.map(|pace| pace.as_secs_f64()),
             method: settings.method.to_string(),
             optimizer: settings.optimizer.name(),
             momentum: settings.momentum,
@@ -347,41 +340,28 @@ impl<'a> Run<'a> {
             loss_curve: self.loss_curve.clone(),
             evaluations: self.evaluations.clone(),
             seconds: elapsed.as_secs_f64(),
-            iteration_seconds: all.times.iteration.into(),
-            forward_seconds: all.times.forward.into(),
-            backward_seconds: all.times.backward.into(),
-            select_seconds: all.times.select.into(),
-            exposed_seconds: all.times.exposed.into(),
-            expected_iteration_seconds: self.exchange.expected().map(|expected| expected.iteration),
+            seconds_expected_iteration: self.exchange.expected().map(|expected| expected.iteration),
             expected_hidden_share: self.exchange.expected().map(|expected| expected.hidden_share),
-            planned_iteration_seconds: self.exchange.planned().map(|planned| planned.iteration),
+            seconds_planned_iteration: self.exchange.planned().map(|planned| planned.iteration),
             planned_hidden_share: self.exchange.planned().map(|planned| planned.hidden_share),
-            waiting_share: all.waiting_share,
-            hidden_share: all.times.hidden_share(),
-            blocked_seconds: all.blocked_seconds,
-            throughput: all.throughput,
-            throughput_at_bound: all.throughput_at_bound,
-            batch_synchronisation_seconds: all.synchronising,
-            batch_computation_seconds: all.computing,
             servers: self.session.servers(),
-            batch_computation_seconds_colocated: mean(with_servers),
-            batch_computation_seconds_apart: mean(apart).filter(|_| self.session.servers() > 0),
-            batch_computation_seconds_by_rank: all.computing_of,
-            background_seconds: all.background,
-            background_share: clock.deferred as f64 / (steps_here as f64 * self.parameters.count() as f64),
+            seconds_batch_computation_colocated: mean(with_servers),
+            seconds_batch_computation_apart: mean(apart).filter(|_| self.session.servers() > 0),
+            background_share: clock.spent.deferred as f64
+                / (steps_here as f64 * self.parameters.count() as f64),
             background_bound: clock.most.map(|most| most as f64 / self.parameters.count() as f64),
-            waited_seconds: clock.waits.seconds().to_vec(),
+            seconds_waited: clock.waits.seconds().to_vec(),
             best_held_out_loss: best.held_out_loss,
             best_held_out_accuracy: best.held_out_accuracy,
             best_step: best.step,
             lowest_held_out_loss: lowest.held_out_loss,
             lowest_held_out_loss_step: lowest.step,
             reached: settings.target.reached(&self.evaluations),
-            entries_per_step: clock.entries as f64 / steps_here as f64,
-            bytes_received: all.bytes,
-            bytes_per_step: all.bytes as f64 / steps_here as f64,
+            entries_per_step: clock.spent.entries as f64 / steps_here as f64,
+            bytes_per_step: together.bytes_received as f64 / steps_here as f64,
             dense_bytes_per_step: dense_bytes_per_step(workers, self.parameters.count()),
             findings: self.exchange.findings(),
+            together,
             parameters_digest: digest,
             timeline: None,
             pass_times: self.exchange.pass_times(),
@@ -421,29 +401,6 @@ fn expect_room(session: &Session, file: &Path) -> Result<(), TrainError> {
         _ => Ok(()),
     };
     all_can(session, can_be_written)
-}
-
-/// What must stay the same over workers, and over the interruptions of a run.
-///
-/// Data are known by what they contain, not by where they lie, which may differ from machine to machine.
-fn identity(settings: &Settings, dataset: &Dataset, workers: usize) -> Identity {
-    let source = settings.source.to_string();
-    let kind = source.split(':').next().unwrap_or_default();
-    let mut identity = vec![
-        ("workers", workers.to_string()),
-        ("model", settings.model.to_string()),
-        ("data", format!("{kind} with SHA-256 {}", dataset.fingerprint())),
-        ("method", settings.method.to_string()),
-        ("seed", settings.seed.to_string()),
-        ("batch", settings.batch.to_string()),
-    ];
-    if settings.synchrony.name() != "bsp" {
-        identity.push(("synchrony", settings.synchrony.name()));
-    }
-    // What the one keeps is of no use to the other.
-    identity.push(("optimizer", settings.optimizer.name().into()));
-    identity.push(("rate in residual", settings.rate_in_residual.to_string()));
-    identity
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Workers that are killed, stopped or slow, and jobs that fail or hang.
 
+use gleaner_statistics::median;
 use gleaner_testbed::record::Outcome;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::{Bed, SHORT, eventually, median, reason, signal, steps, told, workers};
+use super::{Bed, SHORT, eventually, reason, signal, steps, told, workers};
 
 #[test]
 fn a_worker_that_is_killed_on_purpose_fails_its_job_and_not_the_run() {
@@ -59,7 +60,8 @@ fn a_slow_worker_makes_all_steps_longer() {
     assert_eq!(code, 0, "{said}");
     // The steps before and after are the control: whatever else the machine has to do makes all of them longer.
     let steps = steps(&bed.records()[0]);
-    let [before, slow, after] = [&steps[..30], &steps[30..60], &steps[60..]].map(median);
+    let [before, slow, after] =
+        [&steps[..30], &steps[30..60], &steps[60..]].map(|some| median(some.iter().copied()));
     assert!(slow > 1.5 * before && slow > 1.5 * after, "{before} s before, {slow} s slow, {after} s after");
 }
 

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use super::{Bed, SHORT, can_emulate, median, named, namespaces, reason, steps};
+use gleaner_statistics::median;
+
+use super::{Bed, SHORT, can_emulate, named, namespaces, reason, steps};
 
 #[test]
 fn a_cut_that_is_mended_is_survived_and_one_that_stays_is_named() {
@@ -53,7 +55,7 @@ fn rates_of_the_matrix_are_those_of_the_links() {
     for (asked, rate) in [("100mbit", 100e6), ("10mbit", 10e6), ("1gbit", 20e6)] {
         let least = 8e6 / rate;
         let of_this = records.iter().filter(|record| record.case["bandwidth"] == asked);
-        let took: Vec<f64> = of_this.map(|record| median(&steps(record))).collect();
+        let took: Vec<f64> = of_this.map(|record| median(steps(record))).collect();
         assert!(took.len() == 3 && took.iter().all(|took| *took > 0.6 * least), "{asked}: {took:?} s");
         assert!(
             took.iter().any(|took| *took < 2.0 * least + 0.05),
@@ -84,7 +86,7 @@ fn the_links_of_a_topology_file_are_those_of_the_run() {
     let [record] = &bed.records()[..] else { panic!("{said}") };
     // Each of three workers receives 4/3 of the gradient's bytes; in bursts, a link is a little faster.
     let least = 8.0 * 4.0 * 100_000.0 * 4.0 / 3.0 / 20e6;
-    let took = median(&steps(record));
+    let took = median(steps(record));
     assert!(took > 0.6 * least, "{took} s, {least} s at least");
     assert_eq!(record.case["topology"], "racks.toml");
     let hosts: Vec<&str> = record.traffic.iter().map(|traffic| traffic.host.as_str()).collect();
@@ -99,7 +101,7 @@ fn the_links_of_a_topology_file_are_those_of_the_run() {
     fs::remove_dir_all(bed.out()).unwrap();
     let (code, said) = run(&[]);
     assert_eq!(code, 0, "{said}");
-    let fast = median(&steps(&bed.records()[0]));
+    let fast = median(steps(&bed.records()[0]));
     assert!(fast < 0.5 * took, "{fast} s, and {took} s over a hundredth of the uplink's rate");
 
     // As many hosts as the file has, and no more.
@@ -121,8 +123,8 @@ fn delays_are_kept_or_refused_beforehand() {
     let (code, said) = bed.run(&["--name", &named("delays")]);
     let records = bed.records();
     if code == 0 {
-        assert!(median(&steps(&records[1])) > 0.02, "{records:?}");
-        assert!(median(&steps(&records[0])) < 0.02, "{records:?}");
+        assert!(median(steps(&records[1])) > 0.02, "{records:?}");
+        assert!(median(steps(&records[0])) < 0.02, "{records:?}");
     } else {
         assert!(said.contains("netem") && said.contains("gleaner testbed vm"), "{said}");
         assert!(records.is_empty(), "{records:?}");

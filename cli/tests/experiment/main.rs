@@ -87,12 +87,6 @@ fn reason(record: &Record) -> &str {
     reason
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
 /// Whether emulated networks can be made here; if not, the test says so and passes.
 fn can_emulate() -> bool {
     let id = Command::new("id").arg("-u").output().unwrap();

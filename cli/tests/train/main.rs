@@ -35,9 +35,9 @@ fn four_workers_learn_the_documentation() {
     assert!(number("held_out_loss_first") > 4.0, "{summary}");
     assert!(number("held_out_loss") < 2.8, "{summary}");
     assert!(number("seconds") > 0.0);
-    assert!(number("iteration_seconds") > 0.0 && number("expected_iteration_seconds") > 0.0, "{summary}");
+    assert!(number("seconds_iteration") > 0.0 && number("seconds_expected_iteration") > 0.0, "{summary}");
     // At density 5% SparDL receives 2k(P − 1)/P entries with k = n/20.
-    let entries = 2.0 * (number("parameters") / 20.0).round() * 3.0 / 4.0;
+    let entries = 2.0 * (number("params") / 20.0).round() * 3.0 / 4.0;
     let bytes = number("bytes_received") / 320.0;
     // A value takes half a byte, and most indices less than one.
     assert!(bytes > 1.1 * entries && bytes < 1.4 * entries, "{bytes} bytes a step for {entries} entries");
@@ -142,7 +142,7 @@ fn recorded_gradients_fit_the_model_of_overlap() {
     let text = concat!("text:", env!("CARGO_MANIFEST_DIR"), "/../LICENSE-APACHE");
     let (run, record_in) = (["--workers", "3", "--steps", "20", "--json"], record.to_str().unwrap());
     let options = [&run[..], &["--data", text, "--merge", "single", "--record", record_in]].concat();
-    let n = summary(&train(&options).output().unwrap())["parameters"].as_u64().unwrap();
+    let n = summary(&train(&options).output().unwrap())["params"].as_u64().unwrap();
     let mut names: Vec<String> = fs::read_dir(&record)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -115,7 +115,7 @@ fn each_step_has_a_line_with_its_loss_times_and_bytes() {
     assert!((1.0..=summary["bytes_received"].as_f64().unwrap()).contains(&sum("bytes_per_step")));
     assert!((sum("seconds") - summary["evaluations"][1]["seconds"].as_f64().unwrap()).abs() < 1.0);
     assert!(
-        lines.iter().all(|line| line["seconds"].as_f64() >= line["backward_seconds"].as_f64()),
+        lines.iter().all(|line| line["seconds"].as_f64() >= line["seconds_backward"].as_f64()),
         "{lines:?}"
     );
     assert!(
@@ -156,11 +156,11 @@ fn layer_times_are_what_the_planners_take() {
         let told: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         let layers = told["layers"].as_array().unwrap().clone();
         let entries: u64 = layers.iter().map(|layer| layer["entries"].as_u64().unwrap()).sum();
-        assert_eq!(ran["parameters"], entries);
+        assert_eq!(ran["params"], entries);
         let seconds = layers.iter().map(|layer| layer["seconds"].as_f64().unwrap());
         let backward: f64 = seconds.inspect(|seconds| assert!(*seconds >= 0.0)).sum();
         let (forward, iteration) =
-            (told["forward"].as_f64().unwrap(), ran["iteration_seconds"].as_f64().unwrap());
+            (told["forward"].as_f64().unwrap(), ran["seconds_iteration"].as_f64().unwrap());
         assert!(forward > 0.0 && backward > 0.0 && iteration > 0.0, "{forward}, {backward}, {iteration}");
         layers
     };

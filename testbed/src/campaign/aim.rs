@@ -91,7 +91,7 @@ mod tests {
         aim.learn_late(Fault::Cut, ms(3));
         aim.learn_late(Fault::Kill, ms(11));
         assert_eq!((aim.moment(&plan, ms(40)), aim.moment(&plan, ms(4))), (ms(17), ms(0)));
-        // Agreeing took 10 ms at rank 1 and 12 ms at rank 2; of a job that was struck while it agreed, only joining tells.
+        // Agreeing took 10 ms at rank 1 and 12 ms at rank 2; of a job that was struck while it agreed, only joining counts.
         let life =
             |agreeing| Marks::of(&format!("joining 1000\nagreeing 6000\nfirst-step {}\n", 6000 + agreeing));
         let marks = [life(9_000), life(10_000), life(12_000)];

@@ -33,7 +33,7 @@ pub enum Fault {
     FullDisk,
     /// What the launcher and a worker say goes to a full disk.
     FullStderr,
-    /// Nobody reads what the launcher says, and a worker is killed.
+    /// What the launcher says is not read, and a worker is killed.
     UnreadStderr,
     /// Bytes that a worker receives from another are changed on their way.
     Changed,
@@ -87,7 +87,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A part of a job's life, as its workers tell it.
+/// A part of a job's life, as its workers report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {

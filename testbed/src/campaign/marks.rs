@@ -16,7 +16,7 @@ pub const DIGEST: &str = "digest";
 /// It has left the job, and ends.
 pub const LEFT: &str = "left";
 
-/// Where a worker tells it.
+/// Where a worker writes it.
 pub fn path(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("rank-{rank}"))
 }

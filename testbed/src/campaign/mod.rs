@@ -1,4 +1,4 @@
-//! Jobs on emulated hosts that are disturbed at random moments, and judged by somebody who alone knows what was done to them.
+//! Jobs on emulated hosts that are disturbed at random moments, and judged by what was done to them.
 //!
 //! A campaign first runs a job that nothing happens to, several times, and measures the parts of its life. Then faults take
 //! turns, each at a moment that is drawn evenly from these parts. What must come of the job follows from the fault and the
@@ -112,7 +112,7 @@ impl Course {
 /// The courses of jobs that nothing happens to, by their numbers of workers.
 pub type Courses = BTreeMap<u32, Course>;
 
-/// Runs these jobs. `on_end` hears of each; `wants_end` is asked before each.
+/// Runs these jobs. `on_end` gets each; `wants_end` is called before each.
 ///
 /// # Errors
 /// A network that cannot be emulated, or a job that fails although nothing is done to it.

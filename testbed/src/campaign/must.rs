@@ -18,7 +18,7 @@ pub enum Must {
     Succeed,
     /// It fails.
     Fail,
-    /// It may do either: nobody can tell whether the fault took anything from the job.
+    /// It may do either: it is not known whether the fault took anything from the job.
     Either,
 }
 
@@ -58,7 +58,7 @@ pub fn must(plan: &Plan, timeout: Duration, struck: Option<Struck>, victim: &Mar
 /// Which ranks a failure may name.
 pub fn culprits(plan: &Plan, forged: &Forged) -> Vec<u32> {
     match plan.fault {
-        // Of two, nobody can tell which was cut off.
+        // Of two, either may be the one that was cut off.
         Fault::Cut | Fault::MendedCut if plan.workers == 2 => vec![0, 1],
         // Nor which end of a link changes bytes.
         Fault::Changed => [&[plan.victim][..], &forged.peers].concat(),

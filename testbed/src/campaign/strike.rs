@@ -161,8 +161,8 @@ impl<'a> Strike<'a> {
     fn apply(&mut self) -> Result<bool, CampaignError> {
         let victim = self.plan.victim;
         let process = || {
-            let told = Marks::read(self.folder, victim).process().and_then(Pid::from_raw);
-            told.or_else(|| find(self.mark, victim).ok())
+            let reported = Marks::read(self.folder, victim).process().and_then(Pid::from_raw);
+            reported.or_else(|| find(self.mark, victim).ok())
         };
         let signal = |signal| process().is_some_and(|process| kill_process(process, signal).is_ok());
         match self.plan.fault {

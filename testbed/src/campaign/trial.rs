@@ -104,7 +104,7 @@ pub(super) struct Job {
     child: Child,
     out: JoinHandle<String>,
     err: Option<JoinHandle<String>>,
-    /// A pipe that nobody reads.
+    /// A pipe that is not read.
     _unread: Option<io::PipeReader>,
 }
 

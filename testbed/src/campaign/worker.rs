@@ -1,4 +1,4 @@
-//! A worker of a campaign's jobs, which tells in a file where it is.
+//! A worker of a campaign's jobs, which writes into a file where it is.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hasher};
@@ -24,20 +24,6 @@ pub const CHECKPOINT: &str = "residual.safetensors";
 /// What a step takes besides the exchange.
 const COMPUTING: Duration = Duration::from_millis(15);
 
-/// What kept it from its end.
-#[derive(Debug, thiserror::Error)]
-pub enum WorkerError {
-    /// The job.
-    #[error(transparent)]
-    Job(#[from] Error),
-    /// The place of this worker.
-    #[error(transparent)]
-    Place(#[from] gleaner_runtime::ConfigError),
-    /// Its file.
-    #[error("the worker cannot tell where it is: {0}; make sure that its folder is there and has room")]
-    Marks(#[from] io::Error),
-}
-
 /// Where a worker's checkpoints go.
 pub fn disk(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("disk-{rank}"))
@@ -57,11 +43,12 @@ fn shortened(folder: &Path, rank: u32) -> PathBuf {
 ///
 /// # Errors
 /// A job that failed.
-pub fn run(folder: &Path) -> Result<(), WorkerError> {
+pub fn run(folder: &Path) -> Result<(), crate::Error> {
     let config = Config::from_environment()?;
     let rank = config.rank;
-    let mut marks = OpenOptions::new().create(true).append(true).open(super::marks::path(folder, rank))?;
-    tell(&mut marks, PROCESS, &std::process::id().to_string())?;
+    let marks = OpenOptions::new().create(true).append(true).open(super::marks::path(folder, rank));
+    let mut marks = marks.map_err(unwritten)?;
+    mark(&mut marks, PROCESS, &std::process::id().to_string())?;
     begin(&mut marks, Phase::Joining)?;
     let session = Session::join_as(config)?;
     if let Err(error) = work(&session, folder, &mut marks) {
@@ -69,11 +56,11 @@ pub fn run(folder: &Path) -> Result<(), WorkerError> {
         return Err(error);
     }
     drop(session);
-    Ok(tell(&mut marks, LEFT, &micros())?)
+    mark(&mut marks, LEFT, &micros())
 }
 
 /// From joining to leaving.
-fn work(session: &Session, folder: &Path, marks: &mut File) -> Result<(), WorkerError> {
+fn work(session: &Session, folder: &Path, marks: &mut File) -> Result<(), crate::Error> {
     begin(marks, Phase::Agreeing)?;
     let layout = Layout::new().parameter("output", ENTRIES / 4).group().parameter("input", ENTRIES / 4 * 3);
     let mut gradients = session.gradients(&layout, Method::spardl().density(0.05))?;
@@ -95,8 +82,8 @@ fn work(session: &Session, folder: &Path, marks: &mut File) -> Result<(), Worker
         }
         step(session, &mut gradients, &mut digest)?;
     }
-    tell(marks, DIGEST, &format!("{:016x}", digest.finish()))?;
-    Ok(begin(marks, Phase::Leaving)?)
+    mark(marks, DIGEST, &format!("{:016x}", digest.finish()))?;
+    begin(marks, Phase::Leaving)
 }
 
 fn step(session: &Session, gradients: &mut Gradients, digest: &mut DefaultHasher) -> Result<(), Error> {
@@ -114,13 +101,17 @@ fn step(session: &Session, gradients: &mut Gradients, digest: &mut DefaultHasher
     Ok(())
 }
 
-fn begin(marks: &mut File, phase: Phase) -> io::Result<()> {
-    tell(marks, &phase.to_string(), &micros())
+fn begin(marks: &mut File, phase: Phase) -> Result<(), crate::Error> {
+    mark(marks, &phase.to_string(), &micros())
 }
 
 /// One write, so that a line is there whole or not at all.
-fn tell(marks: &mut File, name: &str, value: &str) -> io::Result<()> {
-    marks.write_all(format!("{name} {value}\n").as_bytes())
+fn mark(marks: &mut File, name: &str, value: &str) -> Result<(), crate::Error> {
+    Ok(marks.write_all(format!("{name} {value}\n").as_bytes()).map_err(unwritten)?)
+}
+
+fn unwritten(error: io::Error) -> String {
+    format!("the worker cannot write where it is: {error}; make sure that its folder is there and has room")
 }
 
 fn micros() -> String {

@@ -80,7 +80,7 @@ impl Case {
     /// without the method.
     pub fn words(&self) -> Vec<String> {
         const ELSEWHERE: &[&str] =
-            &["command", "workers", "servers", "colocate", "method", "topology", FAULTS];
+            &["command", "workers", "servers", "colocate", "method", "topology", "layers", FAULTS];
         let elsewhere = |name: &str| [ELSEWHERE, LAUNCHED, LINK].iter().any(|names| names.contains(&name));
         let options = self.0.iter().filter(|(name, _)| !elsewhere(name));
         options.flat_map(|(name, value)| options::words(name, value)).collect()

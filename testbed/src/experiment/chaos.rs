@@ -1,5 +1,6 @@
 //! What goes wrong on purpose, and when: the `[[chaos]]` of an experiment's file.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use serde::Deserialize;
 
 use super::case::{Case, Pattern};
 use super::error::Problem;
+use super::file::check_link;
 use gleaner_units::{self as units, QuantityError};
 
 /// Something that is done to a job while it runs.
@@ -57,8 +59,8 @@ pub enum Act {
     Reshape {
         /// The host.
         host: u32,
-        /// What changes, as in the file.
-        link: LinkText,
+        /// What changes; nothing for what it was.
+        link: Properties,
     },
     /// The worker gets at most a share of one processor's time; undone, what it can use.
     Slow {
@@ -84,26 +86,8 @@ pub enum Act {
     },
 }
 
-/// Properties of a link, as written.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LinkText {
-    /// Its bandwidth, such as `1gbit`.
-    pub bandwidth: Option<String>,
-    /// Its latency, one way.
-    pub latency: Option<String>,
-    /// How much the latency varies.
-    pub jitter: Option<String>,
-    /// The share of packets that are lost, such as `0.1%`.
-    pub loss: Option<String>,
-}
-
-impl LinkText {
-    /// Whether anything is said.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
+/// Properties of a link by name, as written.
+pub type Properties = BTreeMap<&'static str, String>;
 
 /// One `[[chaos]]` as it is written, without `when`, whose values need the matrix.
 #[derive(Debug, Deserialize)]
@@ -156,12 +140,15 @@ impl Entry {
     }
 
     fn act(&self, workers: u32) -> Result<Act, Problem> {
-        let link = LinkText {
-            bandwidth: self.bandwidth.clone(),
-            latency: self.latency.clone(),
-            jitter: self.jitter.clone(),
-            loss: self.loss.clone(),
-        };
+        let properties = [
+            ("bandwidth", &self.bandwidth),
+            ("latency", &self.latency),
+            ("jitter", &self.jitter),
+            ("loss", &self.loss),
+        ];
+        let given = properties.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
+        let link: Properties = given.collect();
+        link.iter().try_for_each(|(name, text)| check_link(name, text))?;
         if (self.verb == Verb::Reshape) == link.is_empty() {
             return Err(Problem::Conflict(
                 "'do = \"reshape\"' needs one of bandwidth, latency, jitter and loss, and nothing else takes them",
@@ -219,14 +206,14 @@ impl Act {
     pub fn undone(&self) -> Option<Act> {
         match self {
             Self::Cut { host } => Some(Self::Mend { host: *host }),
-            Self::Reshape { host, .. } => Some(Self::Reshape { host: *host, link: LinkText::default() }),
+            Self::Reshape { host, .. } => Some(Self::Reshape { host: *host, link: Properties::new() }),
             Self::Slow { rank, .. } | Self::Stop { rank } => Some(Self::Continue { rank: *rank }),
             Self::Mend { .. } | Self::Kill { .. } | Self::Continue { .. } => None,
         }
     }
 }
 
-/// Whether these acts, in this order, leave a job that may well fail: somebody killed, cut off or stopped for good.
+/// Whether these acts, in this order, leave a job that may well fail: a worker killed, cut off or stopped for good.
 pub fn is_deadly(acts: &[Act]) -> bool {
     acts.iter().enumerate().any(|(i, act)| {
         let undone = act.undone().is_some_and(|end| acts[i..].contains(&end));
@@ -245,14 +232,9 @@ impl fmt::Display for Act {
             Self::Cut { host } => write!(f, "cut host {host}"),
             Self::Mend { host } => write!(f, "mend host {host}"),
             Self::Reshape { host, link } if link.is_empty() => write!(f, "reshape host {host} as it was"),
-            Self::Reshape { host, link: LinkText { bandwidth, latency, jitter, loss } } => {
+            Self::Reshape { host, link } => {
                 write!(f, "reshape host {host}")?;
-                let parts =
-                    [("bandwidth", bandwidth), ("latency", latency), ("jitter", jitter), ("loss", loss)];
-                parts
-                    .iter()
-                    .filter_map(|(name, value)| Some((name, value.as_ref()?)))
-                    .try_for_each(|(name, value)| write!(f, " {name} {value}"))
+                link.iter().try_for_each(|(name, text)| write!(f, " {name} {text}"))
             }
             Self::Slow { rank, share } => write!(f, "slow rank {rank} to {share}"),
             Self::Kill { rank } => write!(f, "kill rank {rank}"),

@@ -1,46 +1,12 @@
 //! What can be wrong with an experiment's file.
 
-use std::io;
-use std::path::PathBuf;
-
 use crate::topology::LinkError;
 use gleaner_units::QuantityError;
-
-/// An experiment that cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ExperimentError {
-    /// No such file.
-    #[error("the experiment {file} cannot be read: {source}; name a file like experiments/first.toml")]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Not TOML, or keys and types that no experiment has; the text names line, key, and what was expected.
-    #[error("{file}: {text}")]
-    Form {
-        /// The file.
-        file: PathBuf,
-        /// The parser's words.
-        text: String,
-    },
-    /// Something in it that cannot be.
-    #[error("{file}, line {line}: {problem}")]
-    Content {
-        /// The file.
-        file: PathBuf,
-        /// From 1.
-        line: usize,
-        /// What.
-        problem: Problem,
-    },
-}
 
 /// What cannot be, without its place.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
-    /// A key that nobody knows.
+    /// An unknown key.
     #[error("'{key}' is not known in [{section}]; expected one of {}", known.join(", "))]
     Key {
         /// The key.

@@ -14,11 +14,12 @@ use toml::Spanned;
 
 use super::case::{self, Case, Pattern};
 use super::chaos;
-use super::error::{ExperimentError, Problem};
+use super::error::Problem;
 use super::options::{FAULTS, LINK, Workload, plain};
 use super::{Experiment, Wanted, search};
+use crate::Error;
 use crate::record::SEED;
-use crate::topology::Loss;
+use crate::topology::Shape;
 use gleaner_units as units;
 
 /// Keys and values with their places.
@@ -65,18 +66,21 @@ struct Network {
 pub(super) type Placed = (Range<usize>, Problem);
 
 /// Reads and checks it.
-pub(super) fn read(path: &Path) -> Result<Experiment, ExperimentError> {
+pub(super) fn read(path: &Path) -> Result<Experiment, Error> {
     let read = |file: &Path| {
-        fs::read_to_string(file).map_err(|source| ExperimentError::Read { file: file.to_owned(), source })
+        fs::read_to_string(file).map_err(|source| {
+            let advice = "name a file like experiments/first.toml";
+            format!("the experiment {} cannot be read: {source}; {advice}", file.display())
+        })
     };
     let text = read(path)?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let mut experiment = parse(&name, &text).map_err(|error| match error {
-        Refused::Form(text) => ExperimentError::Form { file: path.to_owned(), text },
+        Refused::Form(text) => format!("{}: {text}", path.display()),
         Refused::Content((place, problem)) => {
             let before = &text.as_bytes()[..place.start.min(text.len())];
             let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-            ExperimentError::Content { file: path.to_owned(), line, problem }
+            format!("{}, line {line}: {problem}", path.display())
         }
     })?;
     if let Wanted::Topology(file) = &mut experiment.network {
@@ -220,7 +224,7 @@ fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
         ("congestion", congestion),
     ];
     for (key, value) in link.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
-        check_quantity(key, value).map_err(|problem| (network.span(), problem))?;
+        check_link(key, value).map_err(|problem| (network.span(), problem))?;
         fixed.0.insert(key.to_owned(), value.clone().into());
     }
     if let Some(file) = topology {
@@ -368,7 +372,7 @@ pub(super) fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
                 "the name of one method; several make an axis, as in method = [\"spardl\", \"ring\"]",
             ));
         }
-        (_, toml::Value::String(text)) if LINK.contains(&key) => check_quantity(key, text)?,
+        (_, toml::Value::String(text)) if LINK.contains(&key) => check_link(key, text)?,
         _ if LINK.contains(&key) => {
             return Err(refuse("a text with a unit, such as \"1gbit\", \"50us\" or \"0.1%\", or a name"));
         }
@@ -377,20 +381,10 @@ pub(super) fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
     Ok(stored)
 }
 
-fn check_quantity(key: &str, text: &str) -> Result<(), Problem> {
-    let checked = match key {
-        "bandwidth" => units::rate(text).map(|_| ()),
-        "latency" | "jitter" => units::duration(text).map(|_| ()),
-        // The kernel knows which there are.
-        "congestion" => return Ok(()),
-        _ => {
-            return text
-                .parse::<Loss>()
-                .map(|_| ())
-                .map_err(|source| Problem::Link { key: key.to_owned(), source });
-        }
-    };
-    checked.map_err(|source| Problem::Quantity { key: key.to_owned(), source })
+/// Refuses a text that is not what a property of a link is written as. Of the congestion control, the kernel knows which there are.
+pub(super) fn check_link(key: &str, text: &str) -> Result<(), Problem> {
+    let shape = Shape::default().with(|property| (property == key).then_some(text));
+    shape.map(drop).map_err(|source| Problem::Link { key: key.to_owned(), source })
 }
 
 #[cfg(test)]

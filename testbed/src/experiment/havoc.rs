@@ -63,7 +63,7 @@ impl<'a> Havoc<'a> {
         havoc
     }
 
-    /// Goes on until the job is over, which is when nobody tells steps any more. What was done to the network is undone
+    /// Goes on until the job is over, which is when the channel of steps is closed. What was done to the network is undone
     /// then.
     pub fn run(mut self, steps: &Receiver<u64>) -> Applied {
         loop {

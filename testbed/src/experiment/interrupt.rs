@@ -1,4 +1,4 @@
-//! Ctrl-C, SIGTERM and a terminal that was closed, heard from the beginning of a run to its end.
+//! Ctrl-C, SIGTERM and a terminal that was closed, caught from the beginning of a run to its end.
 
 use std::io;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Whether somebody wants an end. Jobs hear the signals by themselves; this tells what is between them.
+/// Whether a signal asks for the end. Jobs get the signals by themselves; this is for what is between them.
 #[derive(Clone, Debug)]
 pub struct Interrupt {
     code: Arc<AtomicU8>,

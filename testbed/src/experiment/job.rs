@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gleaner_runtime::Roles;
-use gleaner_runtime::launcher::{self, Event as Told, Host, Outcome};
+use gleaner_runtime::launcher::{self, Event as Reported, Host, Outcome};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -55,14 +55,14 @@ pub struct Ended {
     pub applied: Applied,
 }
 
-/// The variable that tells a program of the emulated hosts: each as NAMESPACE=ADDRESS, with spaces between.
+/// The variable that names the emulated hosts to a program: each as NAMESPACE=ADDRESS, with spaces between.
 const HOSTS: &str = "GLEANER_TESTBED_HOSTS";
 
 fn named(host: &Host) -> String {
     format!("{}={}", host.name, host.address.as_deref().unwrap_or_default())
 }
 
-/// What `bench` and `train` tell their launcher of.
+/// What `bench` and `train` report to their launcher.
 #[derive(Clone, Copy, Deserialize)]
 struct Progress {
     done: u64,
@@ -134,14 +134,14 @@ impl Job {
         words
     }
 
-    fn told(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+    fn launch_options(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.cases.first().into_iter().flat_map(Case::launched)
     }
 
     fn typed_options(&self) -> Vec<String> {
         let Roles { servers, colocated, .. } = self.roles();
         let mut words: Vec<String> =
-            self.told().flat_map(|(name, value)| options::words(name, value)).collect();
+            self.launch_options().flat_map(|(name, value)| options::words(name, value)).collect();
         if servers > 0 {
             words.extend(["--servers".to_owned(), servers.to_string()]);
             words.extend(colocated.then(|| "--colocate".to_owned()));
@@ -149,7 +149,7 @@ impl Job {
         words
     }
 
-    /// Runs it, for as long as the limit allows. `on_progress` hears of steps done and to do.
+    /// Runs it, for as long as the limit allows. `on_progress` gets steps done and to do.
     pub fn run(
         &self,
         place: &mut Place,
@@ -162,11 +162,11 @@ impl Job {
         let mark = format!("{}-{started}", std::process::id());
         let job = launcher::Job { limit, ..self.launched(place, &mark) };
         let methods = self.cases.len().max(1) as u64;
-        let (steps, told) = mpsc::channel();
+        let (steps, reported) = mpsc::channel();
         let mut heard = Heard::default();
         let (outcome, applied) = thread::scope(|scope| {
             let havoc = Havoc::new(events, place, &mark);
-            let havoc = scope.spawn(move || havoc.run(&told));
+            let havoc = scope.spawn(move || havoc.run(&reported));
             let outcome = launcher::run(job, |event| {
                 if let Some(Progress { done, of }) = heard.hear(event) {
                     // A step of the job is one of each method.
@@ -201,7 +201,7 @@ impl Job {
             let value = value.as_bool().map_or_else(|| plain(value), |is| u8::from(is).to_string());
             (format!("GLEANER_{}", name.to_uppercase()), value)
         };
-        job.env.extend(self.told().map(variable));
+        job.env.extend(self.launch_options().map(variable));
         job.env.push((MARK.to_owned(), mark.to_owned()));
         job.env.push((
             HOSTS.to_owned(),
@@ -216,7 +216,7 @@ impl Job {
 }
 
 impl Heard {
-    fn hear(&mut self, Told { rank, kind, body }: Told) -> Option<Progress> {
+    fn hear(&mut self, Reported { rank, kind, body }: Reported) -> Option<Progress> {
         match (kind.as_str(), body) {
             (launcher::STANDARD_OUTPUT, Value::String(line)) if rank == 0 => {
                 // Pieces of one long line follow each other, and between lines of JSON no end is needed.

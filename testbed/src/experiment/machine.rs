@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::record::Machine;
 
-/// This machine, as the kernel tells of it.
+/// This machine, as the kernel describes it.
 pub fn here() -> Machine {
     let field = |file: &str, name: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();

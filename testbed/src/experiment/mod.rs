@@ -24,16 +24,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use case::{Case, Pattern};
-pub use chaos::{Act, Event, LinkText, When};
-pub use error::{ExperimentError, Problem};
+pub use chaos::{Act, Event, Properties, When};
+pub use error::Problem;
 pub use interrupt::Interrupt;
 pub use job::{Job, Seats};
 pub use machine::here as this_machine;
 pub use options::{Workload, plain};
 pub use place::PlaceError;
-pub use run::{Options, Plan, Progress, RunError, Tally};
-pub use search::{Search, SearchError, UNKNOWN};
-pub use store::{Store, StoreError};
+pub use run::{Options, Plan, Progress, Tally};
+pub use search::{Search, UNKNOWN};
+pub use store::Store;
 
 /// An experiment, read and checked.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ impl Experiment {
     ///
     /// # Errors
     /// A file that cannot be read or says something that cannot be: named with the line, the key, and what was expected.
-    pub fn read(path: &Path) -> Result<Self, ExperimentError> {
+    pub fn read(path: &Path) -> Result<Self, crate::Error> {
         file::read(path)
     }
 }

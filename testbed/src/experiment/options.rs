@@ -62,6 +62,7 @@ const TRAIN: &[&str] = &[
     "slow",
     "target_accuracy",
     "target_loss",
+    "layers",
 ];
 
 /// Of `regress` alone.

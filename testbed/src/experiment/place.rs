@@ -7,11 +7,10 @@ use serde_json::Value;
 
 use super::Wanted;
 use super::case::Case;
-use super::chaos::LinkText;
+use super::chaos::Properties;
 use crate::network::{Changes, Crossed, Kernel, Network, NetworkError, Node};
 use crate::record::Traffic;
 use crate::topology::{Link, LinkError, Shape, Subnet, Topology, TopologyError};
-use gleaner_units::{self as units, QuantityError};
 
 /// The command that reaches an emulated host.
 pub(super) const AGENT: [&str; 3] = ["ip", "netns", "exec"];
@@ -22,10 +21,7 @@ pub enum PlaceError {
     /// There is no network.
     #[error("there is no emulated network here; write a [network] into the experiment's file")]
     Loopback,
-    /// A quantity.
-    #[error(transparent)]
-    Quantity(#[from] QuantityError),
-    /// A loss.
+    /// A property of a link.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// A topology.
@@ -188,10 +184,11 @@ impl Place {
     }
 
     /// Gives one host's link other properties; what is not said is as the case has it.
-    pub fn reshape(&mut self, host: u32, text: &LinkText) -> Result<(), PlaceError> {
+    pub fn reshape(&mut self, host: u32, properties: &Properties) -> Result<(), PlaceError> {
         let (emulated, host) = self.host(host)?;
         let Link { up, down } = emulated.links[host];
-        let link = Link { up: over(up, text)?, down: over(down, text)? };
+        let text = |name: &str| properties.get(name).map(String::as_str);
+        let link = Link { up: up.with(text)?, down: down.with(text)? };
         emulated.network.set_link(&emulated.hosts[host].name, link)?;
         emulated.reshaped.insert(host);
         Ok(())
@@ -234,31 +231,6 @@ fn uniform<'a>(hosts: u32, cases: impl Iterator<Item = &'a Case>) -> Result<Vec<
 
 /// The link that a case asks for, the same in both directions.
 fn link(case: &Case) -> Result<Link, PlaceError> {
-    let of = |key: &str| case.0.get(key).and_then(Value::as_str).map(str::to_owned);
-    let text = LinkText {
-        bandwidth: of("bandwidth"),
-        latency: of("latency"),
-        jitter: of("jitter"),
-        loss: of("loss"),
-    };
-    Ok(Link::both(over(Shape::default(), &text)?))
-}
-
-/// A shape, where a text says something else.
-fn over(shape: Shape, text: &LinkText) -> Result<Shape, PlaceError> {
-    let LinkText { bandwidth, latency, jitter, loss } = text;
-    let mut shape = shape;
-    if let Some(bandwidth) = bandwidth {
-        shape.rate = Some(units::rate(bandwidth)?);
-    }
-    if let Some(latency) = latency {
-        shape.delay = units::duration(latency)?;
-    }
-    if let Some(jitter) = jitter {
-        shape.jitter = units::duration(jitter)?;
-    }
-    if let Some(loss) = loss {
-        shape.loss = loss.parse()?;
-    }
-    Ok(shape)
+    let text = |name: &str| case.0.get(name).and_then(Value::as_str);
+    Ok(Link::both(Shape::default().with(text)?))
 }

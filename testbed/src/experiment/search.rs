@@ -7,12 +7,14 @@ use serde::Deserialize;
 use serde_json::Value;
 use toml::Spanned;
 
+use super::Experiment;
 use super::case::Case;
 use super::error::Problem;
 use super::file::{Keys, Placed, scalar};
 use super::job::Job;
-use super::run::{Options, Plan, Progress, RunError};
+use super::run::{Options, Plan, Progress};
 use super::store::Store;
+use crate::Error;
 use crate::record::Outcome;
 
 /// What stands in an option's text for the number that is searched for.
@@ -39,42 +41,6 @@ pub struct Search {
     aim: BTreeMap<String, Value>,
     /// What all trials have instead.
     trial: BTreeMap<String, Value>,
-}
-
-/// A search without an end.
-#[derive(Debug, thiserror::Error)]
-pub enum SearchError {
-    /// The aim has no such number.
-    #[error(
-        "the search has no aim: {case} has no '{number}'{reason}; expected a measurement that ends well and prints this number"
-    )]
-    Aim {
-        /// The case.
-        case: String,
-        /// The number.
-        number: String,
-        /// Why it failed, if it did.
-        reason: String,
-    },
-    /// The range does not hold it.
-    #[error(
-        "no value from {from} to {to} brings '{number}' to {aim}; the last tried, {value}, brought {found}; expected a range that holds one, and \
-         a number that falls as the value rises"
-    )]
-    Range {
-        /// The range.
-        from: f64,
-        /// Its end.
-        to: f64,
-        /// The number.
-        number: String,
-        /// What was aimed at.
-        aim: f64,
-        /// The last value.
-        value: f64,
-        /// What came of it.
-        found: f64,
-    },
 }
 
 /// `[search]` as it is written.
@@ -137,11 +103,11 @@ pub(super) enum Stopped {
     /// By a signal, whose exit code this is.
     Signal(u8),
     /// By what went wrong.
-    Failed(RunError),
+    Failed(Error),
 }
 
-impl From<RunError> for Stopped {
-    fn from(error: RunError) -> Self {
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
         Self::Failed(error)
     }
 }
@@ -157,14 +123,13 @@ impl Trials<'_> {
     /// What came of a case, unless that was measured before.
     fn measure(&mut self, program: &OsStr, case: &Case) -> Result<Outcome, Stopped> {
         let jobs = vec![Job::ours(program.as_ref(), std::slice::from_ref(case))];
-        let one = Plan { jobs, turns: 1, chaos: Vec::new(), search: None, ..self.plan.clone() };
+        let experiment =
+            Experiment { turns: 1, chaos: Vec::new(), search: None, ..self.plan.experiment.clone() };
+        let one = Plan { jobs, experiment };
         if let Some(code) = one.run(&self.options, &mut *self.on_progress)?.interrupted {
             return Err(Stopped::Signal(code));
         }
-        let found = Store::read(&self.options.out)
-            .map_err(RunError::from)?
-            .into_iter()
-            .find(|record| record.case == case.0);
+        let found = Store::read(&self.options.out)?.into_iter().find(|record| record.case == case.0);
         let none = Outcome::Failed { exit_code: 1, reason: "it left no measurement".into() };
         Ok(found.map_or(none, |record| record.outcome))
     }
@@ -172,7 +137,7 @@ impl Trials<'_> {
 
 impl Search {
     /// Finds the numbers that jobs lack, and puts them into their commands.
-    pub(super) fn settle(
+    pub(super) fn find_numbers(
         &self,
         plan: &Plan,
         sequence: &mut [(u32, Job)],
@@ -215,8 +180,10 @@ impl Search {
                 Outcome::Failed { reason, .. } => format!(": {reason}"),
                 Outcome::Done(_) => String::new(),
             };
-            let aim = SearchError::Aim { case: of_aim.method(), number: self.number.clone(), reason };
-            return Err(RunError::from(aim).into());
+            let (case, number) = (of_aim.method(), &self.number);
+            let expected = "expected a measurement that ends well and prints this number";
+            let none = format!("the search has no aim: {case} has no '{number}'{reason}; {expected}");
+            return Err(Error::from(none).into());
         };
         let (mut low, mut high) = (self.from, self.to);
         loop {
@@ -228,9 +195,12 @@ impl Search {
                 return Ok(value);
             }
             if high / low < NARROW {
-                let Self { from, to, number, .. } = self.clone();
-                let range = SearchError::Range { from, to, number, aim, value, found };
-                return Err(RunError::from(range).into());
+                let Self { from, to, number, .. } = self;
+                let expected = "expected a range that holds one, and a number that falls as the value rises";
+                let last = format!("the last tried, {value}, brought {found}");
+                let none =
+                    format!("no value from {from} to {to} brings '{number}' to {aim}; {last}; {expected}");
+                return Err(Error::from(none).into());
             }
             (low, high) = if found > aim { (value, high) } else { (low, value) };
         }

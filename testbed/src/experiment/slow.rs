@@ -21,11 +21,11 @@ const LEAST: f64 = 1_000.0;
 /// got round to them.
 const BEAT: Duration = Duration::from_millis(50);
 
-/// A worker that is slow until this is told to end.
+/// A worker that is slow until this is ended.
 pub enum Slowed {
     /// By a quota of processor time.
     Quota(Group),
-    /// By being stopped and continued in turns, where nobody may make control groups.
+    /// By being stopped and continued in turns, where control groups cannot be made.
     Beat {
         /// Whether it is to end.
         over: Arc<AtomicBool>,
@@ -219,7 +219,7 @@ mod tests {
             let pid = Pid::from_child(&slow.0);
             let slowed = if by_quota { Slowed::start(pid, 0.05) } else { Slowed::beat(pid, 0.05) };
             if by_quota && !matches!(slowed, Slowed::Quota(_)) {
-                gleaner_skips::skip("quotas", "nobody may make control groups with quotas here");
+                gleaner_skips::skip("quotas", "control groups with quotas cannot be made here");
             }
             compared(&slow, &control, |ratio| 0.0 < ratio && ratio < 0.3);
             slowed.end();

@@ -5,53 +5,8 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use super::case::Case;
+use crate::Error;
 use crate::record::{self, Line, Record, Unread};
-
-/// A directory that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// Something is in it already.
-    #[error("{0} is not empty; go on with what is in it by --resume, or name another directory with --out")]
-    Taken(PathBuf),
-    /// It is of another experiment.
-    #[error(
-        "{directory} holds measurements of another experiment: its {name} differs from the one given; name another directory with --out"
-    )]
-    Other {
-        /// The directory.
-        directory: PathBuf,
-        /// The copy that differs, or is missing.
-        name: String,
-    },
-    /// Somebody writes into it.
-    #[error("another run is writing to {0}; wait for it, or name another directory with --out")]
-    Busy(PathBuf),
-    /// A line in its middle is no record.
-    #[error(
-        "{file}, line {line}: no measurement of format {}: {reason}; remove the line, or name another directory with --out",
-        record::VERSION
-    )]
-    Line {
-        /// The file.
-        file: PathBuf,
-        /// From 1.
-        line: usize,
-        /// Why.
-        reason: String,
-    },
-    /// The system refuses.
-    #[error(
-        "{file} cannot be {what}: {source}; what was measured before stays valid, and --resume goes on once there is room and access"
-    )]
-    System {
-        /// The file or directory.
-        file: PathBuf,
-        /// What was tried.
-        what: &'static str,
-        /// Why it failed.
-        source: io::Error,
-    },
-}
 
 /// The directory of a run, open for more.
 #[derive(Debug)]
@@ -69,11 +24,7 @@ impl Store {
     ///
     /// # Errors
     /// A directory that is not empty without `resume`, or of another experiment, or in use, or cannot be written.
-    pub fn open(directory: &Path, texts: &[(String, String)], resume: bool) -> Result<Self, StoreError> {
-        let system = |file: &Path, what| {
-            let file = file.to_owned();
-            move |source| StoreError::System { file, what, source }
-        };
+    pub fn open(directory: &Path, texts: &[(String, String)], resume: bool) -> Result<Self, Error> {
         fs::create_dir_all(directory).map_err(system(directory, "made"))?;
         let mut entries = fs::read_dir(directory).map_err(system(directory, "read"))?;
         let path = directory.join(record::FILE);
@@ -81,19 +32,28 @@ impl Store {
         let unused = fs::metadata(&path).is_ok_and(|file| file.len() == 0);
         let is_new = entries.next().is_none() || unused;
         if !is_new && !resume {
-            return Err(StoreError::Taken(directory.to_owned()));
+            let advice = "go on with what is in it by --resume, or name another directory with --out";
+            return Err(format!("{} is not empty; {advice}", directory.display()).into());
         }
         if !is_new {
             for (name, text) in texts {
                 if fs::read_to_string(directory.join(name)).ok().as_ref() != Some(text) {
-                    return Err(StoreError::Other { directory: directory.to_owned(), name: name.clone() });
+                    return Err(format!(
+                        "{} holds measurements of another experiment: its {name} differs from the one given; name another directory \
+                         with --out",
+                        directory.display()
+                    )
+                    .into());
                 }
             }
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let mut file = options.open(&path).map_err(system(&path, "opened"))?;
-        file.try_lock().map_err(|_| StoreError::Busy(directory.to_owned()))?;
+        file.try_lock().map_err(|_| {
+            let advice = "wait for it, or name another directory with --out";
+            format!("another run is writing to {}; {advice}", directory.display())
+        })?;
         for (name, text) in texts.iter().filter(|_| is_new) {
             let copy = directory.join(name);
             fs::write(&copy, text).map_err(system(&copy, "written"))?;
@@ -107,15 +67,15 @@ impl Store {
         Ok(store)
     }
 
-    /// What was measured in a directory, without keeping anybody from writing there. A torn last line is left out.
+    /// What was measured in a directory, without keeping other processes from writing there. A torn last line is left out.
     ///
     /// # Errors
     /// A file that is not there or holds something else.
-    pub fn read(directory: &Path) -> Result<Vec<Record>, StoreError> {
+    pub fn read(directory: &Path) -> Result<Vec<Record>, Error> {
         let path = directory.join(record::FILE);
         match fs::read(&path) {
             Ok(bytes) => whole_lines(&bytes, &path).map(|(records, _)| records),
-            Err(source) => Err(StoreError::System { file: path, what: "read", source }),
+            Err(source) => Err(system(&path, "read")(source)),
         }
     }
 
@@ -138,7 +98,7 @@ impl Store {
     ///
     /// # Errors
     /// A full disk, and other refusals.
-    pub fn append(&mut self, records: Vec<Record>) -> Result<(), StoreError> {
+    pub fn append(&mut self, records: Vec<Record>) -> Result<(), Error> {
         let mut lines = Vec::new();
         for record in &records {
             let mut line = serde_json::to_vec(record).map_err(|e| self.refused(e.into()))?;
@@ -162,9 +122,16 @@ impl Store {
         self.file.seek(io::SeekFrom::End(0)).map(|_| ())
     }
 
-    fn refused(&self, source: io::Error) -> StoreError {
-        StoreError::System { file: self.path.clone(), what: "written", source }
+    fn refused(&self, source: io::Error) -> Error {
+        system(&self.path, "written")(source)
     }
+}
+
+/// A refusal of the system.
+fn system(file: &Path, what: &str) -> impl Fn(io::Error) -> Error {
+    let refused = format!("{} cannot be {what}", file.display());
+    let advice = "what was measured before stays valid, and --resume goes on once there is room and access";
+    move |source| format!("{refused}: {source}; {advice}").into()
 }
 
 impl Drop for Store {
@@ -175,7 +142,7 @@ impl Drop for Store {
 }
 
 /// The records, and how many bytes their lines have. A line that was not written to its end can only be the last one.
-fn whole_lines(bytes: &[u8], file: &Path) -> Result<(Vec<Record>, usize), StoreError> {
+fn whole_lines(bytes: &[u8], file: &Path) -> Result<(Vec<Record>, usize), Error> {
     let (mut records, mut length) = (Vec::new(), 0);
     let mut lines = record::lines(bytes).peekable();
     while let Some(Line { number, bytes, until, record }) = lines.next() {
@@ -184,8 +151,9 @@ fn whole_lines(bytes: &[u8], file: &Path) -> Result<(Vec<Record>, usize), StoreE
             Ok(_) | Err(Unread::Torn) => break,
             Err(Unread::Other(_)) if lines.peek().is_none() => break,
             Err(unread) => {
-                let (file, reason) = (file.to_owned(), unread.to_string());
-                return Err(StoreError::Line { file, line: number, reason });
+                let what = format!("no measurement of format {}: {unread}", record::VERSION);
+                let advice = "remove the line, or name another directory with --out";
+                return Err(format!("{}, line {number}: {what}; {advice}", file.display()).into());
             }
         }
         length = until;
@@ -270,39 +238,24 @@ mod tests {
         }
     }
 
-    /// Early records have no seed where the file named none, and were measured with the default.
-    #[test]
-    fn a_record_without_a_seed_is_of_the_default_seed() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut early = record(0, 0.5);
-        early.case.remove("seed");
-        drop(Store::open(directory.path(), &texts("x"), false).unwrap());
-        let line = serde_json::to_string(&early).unwrap() + "\n";
-        assert!(!line.contains("seed"));
-        fs::write(directory.path().join(record::FILE), &line).unwrap();
-        let store = Store::open(directory.path(), &texts("x"), true).unwrap();
-        let mut case = Case(record(0, 0.5).case);
-        assert!(store.has(&case, 0) && !store.has(&case, 1));
-        case.0.insert("seed".into(), json!(2));
-        assert!(!store.has(&case, 0));
-        drop(store);
-        assert_eq!(fs::read_to_string(directory.path().join(record::FILE)).unwrap(), line);
-    }
-
     #[test]
     fn a_directory_of_something_else_is_refused_and_left_alone() {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
         let store = Store::open(&out, &texts("x"), true).unwrap();
-        assert!(matches!(Store::open(&out, &texts("x"), true), Err(StoreError::Busy(_))));
+        let refused = |text, resume, words: &str| {
+            let refusal = Store::open(&out, &texts(text), resume).unwrap_err().to_string();
+            assert!(refusal.contains(words), "{refusal}");
+        };
+        refused("x", true, "another run is writing");
         drop(store);
         // Nothing was measured there yet, so it may be anybody's.
         drop(Store::open(&out, &texts("z"), false).unwrap());
         let mut store = Store::open(&out, &texts("x"), false).unwrap();
         store.append(vec![record(0, 0.5)]).unwrap();
         drop(store);
-        assert!(matches!(Store::open(&out, &texts("x"), false), Err(StoreError::Taken(_))));
-        assert!(matches!(Store::open(&out, &texts("y"), true), Err(StoreError::Other { .. })));
+        refused("x", false, "is not empty");
+        refused("y", true, "its experiment.toml differs");
         assert_eq!(fs::read_to_string(out.join("experiment.toml")).unwrap(), "x");
 
         let path = out.join(record::FILE);

@@ -18,11 +18,11 @@ const SCRIPTS: [(&str, &str); 3] = [
     ("second.sh", include_str!("second.sh")),
 ];
 /// How many of the last lines of the steps are shown when what the machine is made of cannot be fetched.
-const TOLD: usize = 5;
+const SHOWN: usize = 5;
 
 /// Runs a command in the machine and passes on, byte by byte, what it prints. It reads nothing from its standard input.
 ///
-/// What the machine is made of is fetched if it is not in the cache. `progress` is told what is done, and None once the
+/// What the machine is made of is fetched if it is not in the cache. `progress` gets what is done, and None once the
 /// command runs. After Ctrl-C, SIGTERM or SIGHUP, at an error, and even if this process is killed, the machine ends.
 pub fn run(machine: &Machine, progress: impl Fn(Option<&str>)) -> Result<Ended, MachineError> {
     if cfg!(not(target_arch = "x86_64")) {
@@ -50,7 +50,7 @@ pub fn run(machine: &Machine, progress: impl Fn(Option<&str>)) -> Result<Ended, 
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(MachineError::Talk)?;
     let ended =
         runtime.block_on(supervise(command, machine.timeout, machine.verbose, place, &end, &progress));
-    // Output that nobody takes must not hold up the end.
+    // Output that is not read must not hold up the end.
     runtime.shutdown_background();
     ended
 }
@@ -74,7 +74,7 @@ fn cache() -> Result<PathBuf, MachineError> {
     Ok(cache)
 }
 
-/// Fetches what is not in the cache; `progress` is told about it.
+/// Fetches what is not in the cache; `progress` gets each step.
 fn fetch(cache: &Path, progress: &dyn Fn(&str)) -> Result<(), MachineError> {
     let scripts = tempfile::tempdir().map_err(|e| MachineError::file(&env::temp_dir(), e))?;
     let mut hasher = DefaultHasher::new();
@@ -100,7 +100,7 @@ fn fetch(cache: &Path, progress: &dyn Fn(&str)) -> Result<(), MachineError> {
     let said = fs::read(&errors).map_err(|e| MachineError::file(&errors, e))?;
     let said = String::from_utf8_lossy(&said);
     let said: Vec<&str> = said.lines().filter(|line| !line.starts_with("W:")).collect();
-    Err(MachineError::Fetch(said[said.len().saturating_sub(TOLD)..].join("\n")))
+    Err(MachineError::Fetch(said[said.len().saturating_sub(SHOWN)..].join("\n")))
 }
 
 /// Writes what the first steps read, settings for a shell and the command as a script, and gives the bytes that end the output. The

@@ -139,8 +139,8 @@ impl MachineError {
         Self::File(path.into(), error)
     }
 
-    /// The exit code that tells a shell of this: 124 after a time-out, as `timeout` has it, 128 + n after signal n, 141 if
-    /// nobody reads the output any more, and otherwise 125.
+    /// The exit code for a shell: 124 after a time-out, as `timeout` has it, 128 + n after signal n, 141 if
+    /// the output is not read any more, and otherwise 125.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::TimedOut(_) => 124,

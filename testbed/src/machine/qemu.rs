@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::Machine;
 
-/// The ways out of the machine: standard output, standard error, and what tells how far the command is.
+/// The ways out of the machine: standard output, standard error, and how far the command is.
 pub(super) const PORTS: [&str; 3] = ["out", "err", "status"];
 
 /// The arguments of qemu. `cache` has what the machine is made of; `place` has its settings, its command and the sockets behind the
@@ -60,7 +60,7 @@ fn address(socket: &Path) -> String {
     let mut hasher = DefaultHasher::new();
     socket.hash(&mut hasher);
     let [first, second, third, fourth, ..] = hasher.finish().to_le_bytes();
-    // Of those that nobody gives out, and for one machine alone.
+    // Of those that are not given out, and for one machine alone.
     format!("02:00:{first:02x}:{second:02x}:{third:02x}:{fourth:02x}")
 }
 

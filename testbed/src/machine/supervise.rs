@@ -20,7 +20,7 @@ use super::{Ended, MachineError};
 /// How long the machine may take to start: many times what it takes on two busy cores.
 const START: Duration = Duration::from_secs(300);
 /// How many of the last lines of the console are shown when something went wrong.
-const TOLD: usize = 15;
+const SHOWN: usize = 15;
 /// How many are remembered, since a panic says why before it says where.
 const REMEMBERED: usize = 200;
 
@@ -166,12 +166,12 @@ impl Console {
     /// The last lines, behind the reason of a panic if there was one, and qemu's own behind the kernel's.
     fn tail(&self) -> String {
         let (lines, errors) = (self.lines.borrow(), self.errors.borrow());
-        let errors = errors.iter().skip(errors.len().saturating_sub(TOLD));
-        let last = lines.len().saturating_sub(TOLD - errors.len());
+        let errors = errors.iter().skip(errors.len().saturating_sub(SHOWN));
+        let last = lines.len().saturating_sub(SHOWN - errors.len());
         let reason = lines.iter().take(last).find(|line| line.contains("Kernel panic"));
-        let told = reason.into_iter().chain(lines.iter().skip(last)).chain(errors);
-        let told: Vec<&str> = told.map(String::as_str).collect();
-        if told.is_empty() { "(none)".into() } else { told.join("\n") }
+        let shown = reason.into_iter().chain(lines.iter().skip(last)).chain(errors);
+        let shown: Vec<&str> = shown.map(String::as_str).collect();
+        if shown.is_empty() { "(none)".into() } else { shown.join("\n") }
     }
 }
 
@@ -250,7 +250,7 @@ mod tests {
         let MachineError::Died(tail) = &error else { panic!("{error}") };
         assert!(tail.contains("Kernel panic") && tail.contains("qemu: gone"), "{tail}");
         assert!(
-            tail.lines().count() == TOLD + 1 && tail.contains("\n100") && !tail.contains("\n50\n"),
+            tail.lines().count() == SHOWN + 1 && tail.contains("\n100") && !tail.contains("\n50\n"),
             "{tail}"
         );
     }
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Somebody may wait for a prompt.
+    /// A prompt may be waited for.
     #[test]
     fn nothing_is_held_that_cannot_be_the_end() {
         assert_eq!(passed(&[b"name: "]).0, b"name: ");

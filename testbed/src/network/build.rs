@@ -58,9 +58,9 @@ pub(super) fn build(state: &mut State, kernel: &Kernel, lock: &File) -> Result<(
 fn namespace_of_ours(state: &mut State, namespace: String, lock: &File) -> Result<(), NetworkError> {
     state.namespaces.push(namespace.clone());
     state.write()?;
-    // With the lock as its input, which nobody gets while this runs, not even if this process is killed now.
+    // With the lock as its input, which no other process gets while this runs, not even if this process is killed now.
     if let Err(error) = commands::run(&["ip", "netns", "add", &namespace], Some(lock)) {
-        // Somebody else made it since we looked: then it is not ours.
+        // Another process made it since we looked: then it is not ours.
         state.namespaces.pop();
         state.write()?;
         return Err(error);

@@ -28,11 +28,11 @@ pub(super) fn batch(program: &'static str, namespace: &str, lines: &[String]) ->
         return Ok(());
     }
     let mut batch = Batch::start(program, namespace, lines.to_vec())?;
-    batch.tell();
+    batch.send();
     batch.end()
 }
 
-/// `ip` or `tc` inside a namespace, which waits to be told its commands.
+/// `ip` or `tc` inside a namespace, which waits for its commands.
 #[derive(Debug)]
 pub(super) struct Batch {
     program: &'static str,
@@ -54,8 +54,8 @@ impl Batch {
         Ok(Self { program, namespace: namespace.to_owned(), lines, child })
     }
 
-    /// Tells it its commands.
-    pub(super) fn tell(&mut self) {
+    /// Sends it its commands.
+    pub(super) fn send(&mut self) {
         let script = self.lines.join("\n") + "\n";
         // Where it stops early, its complaint says more than the broken pipe.
         let _ = self.child.stdin.take().map(|mut input| input.write_all(script.as_bytes()));
@@ -82,7 +82,7 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        // Nothing is left of one that was told nothing.
+        // Nothing is left of one that was sent nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -17,7 +17,7 @@ impl Network {
         if there.split_whitespace().any(|known| known == name) {
             return Ok(());
         }
-        Err(NetworkError::Congestion { name: name.to_owned(), there: there.trim().to_owned() })
+        Err(NetworkError::Congestion(name.to_owned(), there.trim().to_owned()))
     }
 
     /// Has TCP on every host use a congestion control, such as `cubic`, for connections that are made from now on.

@@ -13,33 +13,16 @@ pub enum NetworkError {
     )]
     Root,
     /// A program is not installed.
-    #[error("the command {program} is not here; install it, on Debian with apt-get install {package}")]
-    Missing {
-        /// Its name.
-        program: &'static str,
-        /// Where it is.
-        package: &'static str,
-    },
+    #[error("the command {0} is not here; install it, on Debian with apt-get install {1}")]
+    Missing(&'static str, &'static str),
     /// No namespaces.
-    #[error(
-        "this machine makes no network namespaces: {said}; expected CAP_SYS_ADMIN and a kernel with them"
-    )]
-    Namespaces {
-        /// What was said.
-        said: String,
-    },
+    #[error("this machine makes no network namespaces: {0}; expected CAP_SYS_ADMIN and a kernel with them")]
+    Namespaces(String),
     /// The kernel lacks something.
     #[error(
-        "{what} cannot be emulated here: the kernel has no {module} (\"{said}\"); ask for less, or try modprobe {module}, or run it in a machine that has all: gleaner testbed vm -- gleaner testbed up …"
+        "{0} cannot be emulated here: the kernel has no {1} (\"{2}\"); ask for less, or try modprobe {1}, or run it in a machine that has all: gleaner testbed vm -- gleaner testbed up …"
     )]
-    Kernel {
-        /// What cannot be emulated.
-        what: &'static str,
-        /// What it takes.
-        module: &'static str,
-        /// What the kernel said.
-        said: String,
-    },
+    Kernel(&'static str, &'static str, String),
     /// The topology cannot be.
     #[error("{0}")]
     Topology(#[from] TopologyError),
@@ -54,15 +37,12 @@ pub enum NetworkError {
         /// Whether all of it was made.
         complete: bool,
     },
-    /// Somebody else has namespaces of these names.
+    /// Another program has namespaces of these names.
     #[error(
         "there are network namespaces called {}, which no gleaner testbed made; expected these names to be free: choose another --name, or remove them yourself with ip netns delete",
-        .namespaces.join(", ")
+        .0.join(", ")
     )]
-    Others {
-        /// Which.
-        namespaces: Vec<String>,
-    },
+    Others(Vec<String>),
     /// No such network.
     #[error("there is no network {name}{}; make one with gleaner testbed up", one_of(there))]
     None {
@@ -73,34 +53,18 @@ pub enum NetworkError {
     },
     /// A network that was not finished.
     #[error(
-        "the network {name} is half-made; remove it with gleaner testbed down --name {name}, or make it anew with up --replace"
+        "the network {0} is half-made; remove it with gleaner testbed down --name {0}, or make it anew with up --replace"
     )]
-    Half {
-        /// Its name.
-        name: String,
-    },
+    Half(String),
     /// A state file that this program did not write.
-    #[error("{path} is not understood: {error}; expected what gleaner testbed up writes: look at it and at ip netns, and remove both by hand", path = path.display())]
-    Foreign {
-        /// Where it is.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: String,
-    },
+    #[error("{path} is not understood: {1}; expected what gleaner testbed up writes: look at it and at ip netns, and remove both by hand", path = .0.display())]
+    Foreign(PathBuf, String),
     /// The state cannot be kept.
-    #[error("{path} cannot be used: {error}; it has to say what was made, so nothing is made without it", path = path.display())]
-    State {
-        /// Where it is.
-        path: PathBuf,
-        /// Why not.
-        error: String,
-    },
+    #[error("{path} cannot be used: {1}; it has to say what was made, so nothing is made without it", path = .0.display())]
+    State(PathBuf, String),
     /// Another process is at work.
-    #[error("another gleaner testbed has been at work for a minute (it holds the lock on {path}); wait for it, or end it", path = path.display())]
-    Locked {
-        /// What it has locked.
-        path: PathBuf,
-    },
+    #[error("another gleaner testbed has been at work for a minute (it holds the lock on {path}); wait for it, or end it", path = .0.display())]
+    Locked(PathBuf),
     /// `ip` or `tc` failed.
     #[error("`{command}` failed: {said}")]
     Command {
@@ -110,51 +74,28 @@ pub enum NetworkError {
         said: String,
     },
     /// The process that carries packets cannot be started.
-    #[error("the relay of the network {name} cannot be started: {said}")]
-    NoRelay {
-        /// Of which network.
-        name: String,
-        /// What was said.
-        said: String,
-    },
+    #[error("the relay of the network {0} cannot be started: {1}")]
+    NoRelay(String, String),
     /// It does not answer.
     #[error(
-        "the relay of the network {name} does not answer ({error}), so its links carry nothing; make the network anew: gleaner testbed up --replace"
+        "the relay of the network {0} does not answer ({1}), so its links carry nothing; make the network anew: gleaner testbed up --replace"
     )]
-    DeadRelay {
-        /// Of which network.
-        name: String,
-        /// What was met.
-        error: String,
-    },
+    DeadRelay(String, String),
     /// A link that would have to be relayed, in a network that is not.
     #[error(
-        "a link of the network {name} cannot delay or lose packets, since it was made without a relay and this kernel has no netem; make it anew with such links: gleaner testbed up --replace"
+        "a link of the network {0} cannot delay or lose packets, since it was made without a relay and this kernel has no netem; make it anew with such links: gleaner testbed up --replace"
     )]
-    NotRelayed {
-        /// Which network.
-        name: String,
-    },
+    NotRelayed(String),
     /// A congestion control that the kernel has not.
     #[error(
-        "this kernel has no congestion control {name} for TCP; expected one of those that it has ({there}), or try modprobe tcp_{name}"
+        "this kernel has no congestion control {0} for TCP; expected one of those that it has ({1}), or try modprobe tcp_{0}"
     )]
-    Congestion {
-        /// Its name.
-        name: String,
-        /// Those that there are.
-        there: String,
-    },
+    Congestion(String, String),
     /// A namespace cannot be looked into.
     #[error(
-        "the namespace {namespace} cannot be looked into: {error}; gleaner testbed up --replace makes the network anew"
+        "the namespace {0} cannot be looked into: {1}; gleaner testbed up --replace makes the network anew"
     )]
-    Enter {
-        /// Which.
-        namespace: String,
-        /// Why not.
-        error: String,
-    },
+    Enter(String, String),
     /// A host does not reach the first one.
     #[error(
         "{host} does not reach {first}; look at ip -n {namespace} address, and at what filters packets on bridges here (nft list ruleset)"
@@ -169,20 +110,12 @@ pub enum NetworkError {
     },
     /// A process does not end.
     #[error(
-        "process {process} runs in one of the namespaces and does not end even when killed; look at it, then try again"
+        "process {0} runs in one of the namespaces and does not end even when killed; look at it, then try again"
     )]
-    Undead {
-        /// Its id.
-        process: i32,
-    },
+    Undead(i32),
     /// Making it failed, and so did removing what was made by then.
-    #[error("{failure}; and what was made by then is still there: {removal}")]
-    Twice {
-        /// What failed first.
-        failure: Box<NetworkError>,
-        /// What failed then.
-        removal: Box<NetworkError>,
-    },
+    #[error("{0}; and what was made by then is still there: {1}")]
+    Twice(Box<NetworkError>, Box<NetworkError>),
 }
 
 fn one_of(names: &[String]) -> String {

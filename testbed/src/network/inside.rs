@@ -69,5 +69,5 @@ pub(crate) fn within<T: Send>(
 }
 
 fn enter(namespace: &str, error: &io::Error) -> NetworkError {
-    NetworkError::Enter { namespace: namespace.into(), error: error.to_string() }
+    NetworkError::Enter(namespace.into(), error.to_string())
 }

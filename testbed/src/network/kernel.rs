@@ -40,10 +40,10 @@ impl Kernel {
         }
         for (program, package) in [("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux")] {
             if Command::new(program).arg("-V").output().is_err() {
-                return Err(NetworkError::Missing { program, package });
+                return Err(NetworkError::Missing(program, package));
             }
         }
-        let namespaces = |said: String| NetworkError::Namespaces { said };
+        let namespaces = NetworkError::Namespaces;
         // A terminal's Ctrl-C is for the command, not for the trials.
         let output = Command::new("unshare").args(["--net", "sh", "-c", TRIALS]).process_group(0).output();
         let output = output.map_err(|error| namespaces(error.to_string()))?;
@@ -95,6 +95,6 @@ impl Kernel {
 fn lacks(what: &'static str, module: &'static str, tried: &Result<(), String>) -> Result<(), NetworkError> {
     match tried {
         Ok(()) => Ok(()),
-        Err(said) => Err(NetworkError::Kernel { what, module, said: said.clone() }),
+        Err(said) => Err(NetworkError::Kernel(what, module, said.clone())),
     }
 }

@@ -107,16 +107,14 @@ impl Network {
         names.extend(nodes(name, topology).into_iter().map(|node| node.namespace));
         names.retain(|namespace| inside::path(namespace).exists());
         if !names.is_empty() {
-            return Err(NetworkError::Others { namespaces: names });
+            return Err(NetworkError::Others(names));
         }
         let is_relayed = changes.by_relay || changes.may_delay && kernel.relays();
         let mut state = State::new(name, topology, is_relayed, changes.seed)?;
         let Err(failure) = build::build(&mut state, &kernel, &lock) else { return Ok(Self { state }) };
         match remove::remove(&state) {
             Ok(()) => Err(failure),
-            Err(removal) => {
-                Err(NetworkError::Twice { failure: Box::new(failure), removal: Box::new(removal) })
-            }
+            Err(removal) => Err(NetworkError::Twice(Box::new(failure), Box::new(removal))),
         }
     }
 
@@ -128,7 +126,7 @@ impl Network {
         }
         match State::read(name)? {
             Some(state) if state.complete => Ok(Self { state }),
-            Some(_) => Err(NetworkError::Half { name: name.into() }),
+            Some(_) => Err(NetworkError::Half(name.into())),
             None => Err(NetworkError::None { name: name.into(), there: Self::names()? }),
         }
     }
@@ -245,7 +243,7 @@ impl Network {
             && kernel.netem.is_err()
             && !state.is_relayed
         {
-            return Err(NetworkError::NotRelayed { name: state.name });
+            return Err(NetworkError::NotRelayed(state.name));
         }
         let lock = state::lock()?;
         state.write()?;
@@ -299,7 +297,7 @@ struct Interface {
 
 /// A change that waits for its moment: the programs that make it run already.
 #[derive(Debug)]
-pub struct Prepared(Vec<Batch>, Option<relay::Told>);
+pub struct Prepared(Vec<Batch>, Option<relay::Question>);
 
 impl Prepared {
     /// Starts programs in their namespaces, for these commands.
@@ -311,16 +309,16 @@ impl Prepared {
     }
 
     /// With the arguments of the relay.
-    fn and(self, told: relay::Told) -> Self {
-        Self(self.0, Some(told))
+    fn and(self, question: relay::Question) -> Self {
+        Self(self.0, Some(question))
     }
 
     /// Makes the change.
     pub fn go(mut self) -> Result<(), NetworkError> {
-        let told = self.1.map(relay::Told::go);
-        self.0.iter_mut().for_each(Batch::tell);
+        let answer = self.1.map(relay::Question::go);
+        self.0.iter_mut().for_each(Batch::send);
         self.0.into_iter().try_for_each(Batch::end)?;
-        told.transpose().map(drop)
+        answer.transpose().map(drop)
     }
 }
 

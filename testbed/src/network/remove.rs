@@ -22,7 +22,7 @@ pub(super) fn remove(state: &State) -> Result<(), NetworkError> {
     state.forget()?;
     match others[..] {
         [] => Ok(()),
-        _ => Err(NetworkError::Others { namespaces: others.into_iter().cloned().collect() }),
+        _ => Err(NetworkError::Others(others.into_iter().cloned().collect())),
     }
 }
 
@@ -44,6 +44,6 @@ fn end_processes(namespaces: &[&String]) -> Result<(), NetworkError> {
     };
     match end(|| gleaner_processes::all().filter(is_in).collect()) {
         None => Ok(()),
-        Some(process) => Err(NetworkError::Undead { process: process.id().as_raw_nonzero().get() }),
+        Some(process) => Err(NetworkError::Undead(process.id().as_raw_nonzero().get())),
     }
 }

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct State {
     /// Its name.
     pub(super) name: String,
-    /// Written into every namespace, so that one which somebody else made later under the same name is not taken for ours.
+    /// Written into every namespace, so that one which another program made later under the same name is not taken for ours.
     pub(super) token: String,
     /// What was asked for.
     pub(super) topology: Topology,
@@ -69,7 +69,7 @@ impl State {
             Err(error) => return Err(trouble(&path, &error)),
         };
         let state = serde_json::from_str(&text);
-        state.map(Some).map_err(|error| NetworkError::Foreign { path, error: error.to_string() })
+        state.map(Some).map_err(|error| NetworkError::Foreign(path, error.to_string()))
     }
 
     /// Replaces the file, all of it or nothing.
@@ -87,7 +87,7 @@ impl State {
 
     /// Removes the file, if it could be written at all.
     pub(super) fn forget(&self) -> Result<(), NetworkError> {
-        // Nobody listens there any more.
+        // Nothing listens there any more.
         let _ = fs::remove_file(socket(&self.name));
         let path = path(&self.name);
         match fs::remove_file(&path) {
@@ -123,7 +123,7 @@ pub(super) fn lock() -> Result<File, NetworkError> {
             Ok(()) => return Ok(file),
             Err(fs::TryLockError::Error(error)) => return Err(trouble(directory, &error)),
             Err(fs::TryLockError::WouldBlock) if since.elapsed() > PATIENCE => {
-                return Err(NetworkError::Locked { path: directory.into() });
+                return Err(NetworkError::Locked(directory.into()));
             }
             Err(fs::TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(20)),
         }
@@ -140,5 +140,5 @@ pub(super) fn socket(name: &str) -> PathBuf {
 }
 
 fn trouble(path: &Path, error: &io::Error) -> NetworkError {
-    NetworkError::State { path: path.into(), error: error.to_string() }
+    NetworkError::State(path.into(), error.to_string())
 }

@@ -1,200 +1,174 @@
-//! Dense all-reduces of other libraries, measured beside ours: in the same namespaces, in turns, by the same clock.
+//! Other libraries, measured beside ours as methods of an experiment: in the same namespaces, in turns, by the same clock.
 //!
-//! Each job is barrier, clock, all-reduce, maximum over the ranks; its bytes are those that the hosts' interfaces counted.
+//! Each job of an all-reduce is barrier, clock, all-reduce, maximum over the ranks; its bytes are those that the hosts' interfaces counted.
 //! Open MPI and MPICH run by their own `mpirun`, which is started on the first host and reaches the others by an agent;
 //! Gloo runs through PyTorch, under our launcher. So does its DDP, whose iterations stand beside those of `gleaner train`.
 
-mod kit;
-mod table;
-
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
-use serde_json::{Value, json};
+use serde_json::Value;
+use tempfile::TempDir;
 
-use crate::experiment::{Case, Job, Plan, Seats, Wanted};
-use crate::record::SEED;
-use gleaner_units::{self as units, QuantityError};
+use crate::experiment::{Case, Job, Seats, plain};
 
-pub use kit::{Kit, KitError, Missing};
-pub use table::{Pairs, Row, rows};
+/// PyTorch's DistributedDataParallel, a method of `train`; its compute is emulated.
+pub const DDP: &str = "ddp";
 
-/// A comparison that cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum RequestError {
-    /// A rate that cannot be read.
-    #[error(transparent)]
-    Rate(#[from] QuantityError),
-    /// More entries than MPI counts, or none.
-    #[error(
-        "{params} entries cannot be compared; expected from 1 to {MOST}, since MPI counts the entries of an all-reduce by a 32-bit number"
-    )]
-    Params {
-        /// How many were asked for.
-        params: usize,
-    },
-}
+/// All of them; the others are methods of `bench`.
+pub const PEERS: [&str; 4] = ["open-mpi", "mpich", "gloo", DDP];
 
 /// MPI takes the number of entries as an `int`.
-const MOST: usize = i32::MAX as usize;
+pub const MOST_ENTRIES: u64 = i32::MAX as u64;
 
-/// Iterations of a model, instead of all-reduces: ours trains it, and PyTorch's DDP has layers of its sizes and an emulated compute.
-#[derive(Clone, Debug)]
-pub struct Iteration {
-    /// What the passes take, as `gleaner train --layer-times` writes it: a path from the root.
-    pub layers: PathBuf,
-    /// The options of `gleaner train`, by their names in experiments.
-    pub train: Vec<(String, String)>,
+/// The programs of the peers: one in C, compiled where it is needed, and scripts.
+const FILES: [(&str, &str); 5] = [
+    ("allreduce.c", include_str!("allreduce.c")),
+    ("mpirun.sh", include_str!("mpirun.sh")),
+    ("agent.sh", include_str!("agent.sh")),
+    ("gloo.py", include_str!("gloo.py")),
+    ("ddp.py", include_str!("ddp.py")),
+];
+
+/// Implementations of MPI, each with its compiler, its starter, and the packages that have them.
+const MPI: [(&str, &str, &str, &str); 2] = [
+    ("open-mpi", "mpicc.openmpi", "mpirun.openmpi", "apt-get install openmpi-bin libopenmpi-dev"),
+    ("mpich", "mpicc.mpich", "mpirun.mpich", "apt-get install mpich libmpich-dev"),
+];
+
+/// What a Python has to have.
+const TORCH: &str = "import torch.distributed as d; assert d.is_gloo_available() if hasattr(d, 'is_gloo_available') else d.is_available()";
+
+/// Programs of peers that cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("the peers' programs cannot be written to {place}: {source}; make room there, or set TMPDIR")]
+pub struct KitError {
+    place: PathBuf,
+    source: io::Error,
 }
 
-/// What is compared.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Emulated hosts, with a worker on each.
-    pub hosts: u32,
-    /// What their links carry in each direction, as written.
-    pub bandwidth: String,
-    /// Entries of float32.
-    pub params: usize,
-    /// The density at which SparDL runs.
-    pub density: f64,
-    /// Steps that are measured.
-    pub steps: u32,
-    /// Steps before them.
-    pub warmup: u32,
-    /// How often everybody has a turn.
-    pub turns: u32,
-    /// How long a turn of one of them may take.
-    pub limit: Duration,
-    /// Iterations, if not all-reduces.
-    pub iteration: Option<Iteration>,
-    /// Whom to measure, by the names of [`NAMES`]; all if it is empty.
-    pub only: Vec<String>,
+/// What is there of the peers, and their programs, which are removed with it.
+#[derive(Debug)]
+pub struct Kit {
+    directory: TempDir,
+    there: BTreeSet<String>,
+    python: PathBuf,
+    missing: Vec<(String, String)>,
 }
 
-/// Other libraries whose all-reduces are measured.
-pub const PEERS: [&str; 3] = ["open-mpi", "mpich", "gloo"];
-
-/// Whom there is to measure.
-pub const NAMES: [&str; 6] = ["spardl", "ring", "open-mpi", "mpich", "gloo", "ddp"];
-
-impl Request {
-    /// Refuses what cannot be compared.
+impl Kit {
+    /// Looks for the peers of these names, and compiles what they need. `python` is tried for PyTorch.
     ///
     /// # Errors
-    /// A rate that cannot be read; more entries than MPI counts.
-    pub fn check(&self) -> Result<(), RequestError> {
-        units::rate(&self.bandwidth)?;
-        if (1..=MOST).contains(&self.params) {
-            Ok(())
-        } else {
-            Err(RequestError::Params { params: self.params })
+    /// Files that cannot be written. A peer whose compiler fails is missing.
+    pub fn make(python: &Path, wanted: BTreeSet<String>) -> Result<Self, KitError> {
+        let write = |place: PathBuf| move |source| KitError { place, source };
+        let directory = TempDir::with_prefix("gleaner-peers-").map_err(write(std::env::temp_dir()))?;
+        for (name, text) in FILES {
+            let file = directory.path().join(name);
+            let written = fs::write(&file, text);
+            let mode = Permissions::from_mode(0o755);
+            written.and_then(|()| fs::set_permissions(&file, mode)).map_err(write(file))?;
         }
+        let python = python.to_owned();
+        let mut kit = Self { directory, there: BTreeSet::new(), python, missing: Vec::new() };
+        for name in wanted {
+            match kit.prepare(&name) {
+                Ok(()) => _ = kit.there.insert(name),
+                Err(reason) => kit.missing.push((name, reason)),
+            }
+        }
+        Ok(kit)
     }
 
-    /// The jobs of a request that was [checked](Request::check): ours, and those of the peers that are installed.
-    pub fn plan(&self, gleaner: &Path, kit: &Kit) -> Plan {
-        let of = |ours: &dyn Fn(&str, Option<f64>) -> Job| {
-            vec![ours("spardl", Some(self.density)), ours("ring", None)]
+    /// Looks for a peer; or says what is missing, and how to install it.
+    fn prepare(&self, name: &str) -> Result<(), String> {
+        let Some((_, compiler, starter, install)) = MPI.iter().find(|(mpi, ..)| *mpi == name) else {
+            let python = self.python.display();
+            return if runs(Command::new(&self.python).args(["-c", TORCH])) {
+                Ok(())
+            } else {
+                Err(format!(
+                    "{python} has no PyTorch with Gloo: apt-get install python3-torch, or pip install torch and name that Python by --python"
+                ))
+            };
         };
-        let mut jobs;
-        if let Some(iteration) = &self.iteration {
-            jobs = of(&|method, density| self.trained(gleaner, iteration, method, density));
-            jobs.extend(kit.iteration(&Case(self.case("peer", "ddp")), &iteration.layers, self.typed()));
+        let programs = [compiler, starter];
+        if let Some(missing) = programs.into_iter().find(|one| !runs(Command::new(one).arg("--version"))) {
+            return Err(format!("there is no {missing}: {install}"));
+        }
+        let source = self.directory.path().join("allreduce.c");
+        let output = Command::new(compiler).args(["-O2", "-o"]).arg(self.program(name)).arg(source).output();
+        let said = match output {
+            Ok(output) if output.status.success() => return Ok(()),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let last = said.lines().last().unwrap_or("nothing");
+        Err(format!("{compiler} does not compile the all-reduce: {last}; try {install}"))
+    }
+
+    /// Peers that are not there: their names, and what is missing and how to install it.
+    pub fn missing(&self) -> &[(String, String)] {
+        &self.missing
+    }
+
+    /// The job that measures a case whose method is a peer, and `again`, what to type to measure it again; none where the peer is not there.
+    pub fn job(&self, case: &Case, mut again: Vec<String>) -> Option<Job> {
+        let name = case.method();
+        if !self.there.contains(&name) {
+            return None;
+        }
+        let value = |name: &str| case.0.get(name).map(plain).unwrap_or_default();
+        let job = |program, env, seats, again| Job { cases: vec![case.clone()], program, env, seats, again };
+        if MPI.iter().any(|(mpi, ..)| *mpi == name) {
+            let mut program: Vec<OsString> =
+                vec![self.directory.path().join("mpirun.sh").into(), name.clone().into()];
+            program.extend([
+                case.workers().to_string().into(),
+                self.program(&name).into(),
+                name.as_str().into(),
+            ]);
+            program.extend(["params", "steps", "warmup", "seed"].map(|name| value(name).into()));
+            return Some(job(program, Vec::new(), Seats::First, Some(again)));
+        }
+        let (script, options) = if name == DDP {
+            // As of a training, the second half of the steps counts.
+            let steps = case.0.get("steps").and_then(Value::as_u64).unwrap_or(0);
+            let layers = std::path::absolute(value("layers")).unwrap_or_default();
+            let options = [
+                ("layers", layers.into_os_string()),
+                ("warmup", (steps / 2).to_string().into()),
+                ("steps", (steps - steps / 2).to_string().into()),
+            ];
+            ("ddp.py", Vec::from(options))
         } else {
-            jobs = of(&|method, density| self.ours(gleaner, method, density));
-            let theirs = |name: &&str| kit.all_reduce(&Case(self.case("peer", name)), self.typed());
-            jobs.extend(PEERS.iter().filter_map(theirs));
+            let options = ["params", "steps", "warmup", "seed"].map(|name| (name, value(name).into()));
+            ("gloo.py", Vec::from(options))
+        };
+        again.extend(["--python".to_owned(), self.python.display().to_string()]);
+        let mut program: Vec<OsString> =
+            vec![self.python.clone().into(), self.directory.path().join(script).into()];
+        for (option, value) in options {
+            program.extend([format!("--{option}").into(), value]);
         }
-        jobs.retain(|job| self.only.is_empty() || job.cases.iter().any(|case| self.asks_for(case)));
-        let text = json!({
-            "hosts": self.hosts, "bandwidth": self.bandwidth, "params": self.params, "density": self.density,
-            "steps": self.steps, "warmup": self.warmup, "turns": self.turns, "only": self.only,
-            "layers": self.iteration.as_ref().map(|iteration| &iteration.layers),
-            "train": self.iteration.as_ref().map(|iteration| &iteration.train),
-        });
-        Plan {
-            name: "peers".into(),
-            jobs,
-            search: None,
-            turns: self.turns,
-            limit: Some(self.limit),
-            network: Wanted::Uniform { hosts: self.hosts },
-            chaos: Vec::new(),
-            texts: vec![("peers.json".into(), format!("{text}\n"))],
-        }
+        // Gloo asks the host's name for its address; in a namespace that is another host's.
+        let env = vec![("GLOO_SOCKET_IFNAME".to_owned(), "eth0".to_owned())];
+        Some(job(program, env, Seats::Workers, Some(again)))
     }
 
-    fn asks_for(&self, case: &Case) -> bool {
-        self.only.iter().any(|name| case.0.get("method").is_some_and(|method| method == name))
+    fn program(&self, name: &str) -> PathBuf {
+        self.directory.path().join(format!("allreduce-{name}"))
     }
+}
 
-    fn case(&self, command: &str, method: &str) -> BTreeMap<String, Value> {
-        let entries = [
-            ("command", json!(command)),
-            ("method", json!(method)),
-            ("seed", json!(SEED)),
-            ("workers", json!(self.hosts)),
-            ("bandwidth", json!(self.bandwidth)),
-            ("params", json!(self.params)),
-            ("steps", json!(self.steps)),
-            ("warmup", json!(self.warmup)),
-        ];
-        entries.map(|(key, value)| (key.to_owned(), value)).into()
-    }
-
-    fn ours(&self, gleaner: &Path, method: &str, density: Option<f64>) -> Job {
-        let mut case = self.case("bench", method);
-        case.extend(density.map(|density| ("density".to_owned(), json!(density))));
-        let case = Case(case);
-        let mut program: Vec<OsString> = vec![gleaner.into()];
-        program.extend(["bench", "--json", "--method", method].map(OsString::from));
-        program.extend(case.words().into_iter().map(OsString::from));
-        // As the others: none of them encrypts.
-        let env = vec![("GLEANER_PLAIN".into(), "1".into())];
-        Job { cases: vec![case], program, env, seats: Seats::Workers, again: None }
-    }
-
-    /// Training, of which the second half of the steps counts: as many as are measured of the peer.
-    fn trained(&self, gleaner: &Path, iteration: &Iteration, method: &str, density: Option<f64>) -> Job {
-        let mut case = self.case("train", method);
-        let steps = json!(2 * self.steps);
-        case.remove("params");
-        case.remove("warmup");
-        case.extend([("steps".to_owned(), steps.clone()), ("evaluate_every".to_owned(), steps)]);
-        case.extend(density.map(|density| ("density".to_owned(), json!(density))));
-        case.extend(iteration.train.iter().map(|(name, value)| (name.clone(), json!(value))));
-        let case = Case(case);
-        let mut program: Vec<OsString> = vec![gleaner.into()];
-        program.extend(["train", "--json", "--method", method].map(OsString::from));
-        program.extend(case.words().into_iter().map(OsString::from));
-        let env = vec![("GLEANER_PLAIN".into(), "1".into())];
-        Job { cases: vec![case], program, env, seats: Seats::Workers, again: Some(self.typed()) }
-    }
-
-    /// What asks for all of it: the peers' programs are made for a run and go with it.
-    fn typed(&self) -> Vec<String> {
-        let numbers = [
-            ("--hosts", self.hosts.to_string()),
-            ("--bandwidth", self.bandwidth.clone()),
-            ("--params", self.params.to_string()),
-            ("--density", self.density.to_string()),
-            ("--steps", self.steps.to_string()),
-            ("--warmup", self.warmup.to_string()),
-            ("--turns", self.turns.to_string()),
-            ("--limit", format!("{}s", self.limit.as_secs_f64())),
-        ];
-        // The layers say how many entries there are.
-        let layers = self.iteration.iter().flat_map(|Iteration { layers, train }| {
-            let options: Vec<String> = train.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            [("--layers", layers.display().to_string()), ("--train", options.join(","))]
-        });
-        let is_told = |option: &str| option != "--params" || self.iteration.is_none();
-        let only = (!self.only.is_empty()).then(|| ("--only", self.only.join(",")));
-        let options = numbers.into_iter().filter(|(option, _)| is_told(option)).chain(layers).chain(only);
-        let options = options.flat_map(|(option, value)| [option.to_owned(), value]);
-        ["gleaner", "testbed", "peers"].map(String::from).into_iter().chain(options).collect()
-    }
+/// Whether it can be run, and ends well.
+fn runs(command: &mut Command) -> bool {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }

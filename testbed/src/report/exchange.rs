@@ -19,11 +19,16 @@ pub const BARS: &str = "Where a setting was measured several times, the mark is 
 
 /// All figures for which there may be numbers; those without have no panel.
 pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
+    let against_workers = speed_up("speed-up", samples);
+    let speed_up = match against_workers.panels.is_empty() {
+        true => times_the_ring("step-speed-up", "Speed-up of a step", "a step", samples),
+        false => against_workers,
+    };
     vec![
         step_time("step-time", "Time of a step", samples),
         split(samples),
         bytes("bytes", samples),
-        speed_up("speed-up", samples),
+        speed_up,
         against_density(samples),
         delivered(samples),
     ]
@@ -145,9 +150,29 @@ pub fn speed_up(id: &'static str, samples: &[&Sample]) -> Figure {
     }
 }
 
+/// How many times as fast as the dense ring, a row for each of the other methods. `what` is what their time is of.
+pub fn times_the_ring(id: &'static str, title: &'static str, what: &str, samples: &[&Sample]) -> Figure {
+    let points = |of_label: &[&Sample], all: &[&Sample]| {
+        let of_others: Vec<&Sample> = of_label.iter().copied().filter(|s| s.method != REFERENCE).collect();
+        one(&of_others, |s| times_the_reference(s, all))
+    };
+    Figure {
+        id,
+        title,
+        caption: format!(
+            "The time of {what} of the dense {REFERENCE} divided by the method's, in the same run and turn and with the same seed: above 1 the \
+             method is faster. With several turns, the mark is the median of their ratios and its bar reaches from the least to the largest."
+        ),
+        shape: Shape::Rows,
+        value: Quantity { name: "speed-up over the dense ring".into(), unit: Unit::None },
+        against: None,
+        panels: panels(&settings(samples, None), points),
+    }
+}
+
 /// The ratio to the reference in the same run, turn, seed and number of workers; none where it was not measured there, or only while
 /// something was done to it on purpose.
-pub fn times_the_reference(sample: &Sample, all: &[&Sample]) -> Option<Spread> {
+fn times_the_reference(sample: &Sample, all: &[&Sample]) -> Option<Spread> {
     let seed = |r: &Sample| r.seed.is_none() || sample.seed.is_none() || r.seed == sample.seed;
     let beside = |r: &Sample| {
         r.method == REFERENCE

@@ -88,7 +88,7 @@ pub struct Panel {
 /// The numbers of one method.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
-    /// The method, with what tells several of its name apart.
+    /// The method, with what distinguishes several of its name.
     pub label: String,
     /// Which marker, dashes and colour it has, the same in all figures.
     #[serde(skip)]
@@ -180,8 +180,8 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
 /// with it.
 pub fn settings<'a>(samples: &[&'a Sample], without: Option<&str>) -> Vec<(Axes, Vec<&'a Sample>)> {
     let key = |sample: &Sample| -> Axes {
-        let told = sample.axes.iter().filter(|(name, _)| Some(name.as_str()) != without);
-        told.map(|(name, value)| (name.clone(), value.clone())).collect()
+        let named = sample.axes.iter().filter(|(name, _)| Some(name.as_str()) != without);
+        named.map(|(name, value)| (name.clone(), value.clone())).collect()
     };
     let mut groups: BTreeMap<(&str, Axes), Vec<&Sample>> = BTreeMap::new();
     for &sample in samples {

@@ -29,9 +29,9 @@ impl Metrics {
         Self {
             throughput: number("throughput"),
             at_bound: number("throughput_at_bound"),
-            synchronising: number("batch_synchronisation_seconds"),
-            computing: number("batch_computation_seconds_apart").or(number("batch_computation_seconds")),
-            colocated: number("batch_computation_seconds_colocated"),
+            synchronising: number("seconds_batch_synchronisation"),
+            computing: number("seconds_batch_computation_apart").or(number("seconds_batch_computation")),
+            colocated: number("seconds_batch_computation_colocated"),
             best_step: number("best_step"),
         }
     }

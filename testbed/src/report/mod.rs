@@ -20,7 +20,7 @@ mod training;
 pub use figure::{Figure, figures};
 pub use page::page;
 pub use plot::gallery;
-pub use read::{ReadError, Run, read};
+pub use read::{Run, read};
 pub use summary::{Summary, summary};
 
 #[cfg(test)]

@@ -2,52 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::Error;
 use crate::record::{FILE, Line, Record, Unread, VERSION, lines};
-
-/// A directory whose measurements cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// Nothing of that name, or not a directory.
-    #[error(
-        "'{}' is no directory; expected one that `gleaner testbed run` wrote, with a file {FILE} in it", .0.display()
-    )]
-    Directory(PathBuf),
-    /// Named more than once, maybe under several names.
-    #[error("'{}' is given twice; give each directory once, or its measurements would count twice", .0.display())]
-    Twice(PathBuf),
-    /// The directory has no file of measurements, or it is closed.
-    #[error("'{}' cannot be read: {source}; expected the measurements that `gleaner testbed run` wrote", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// A later version wrote it.
-    #[error(
-        "'{}', line {line}: format {found} of measurements, but this program reads formats up to {VERSION}; \
-         use a newer gleaner", path.display()
-    )]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// Its version.
-        found: u64,
-    },
-    /// Not one line is a measurement.
-    #[error("'{}' holds no measurement; expected one in each line, but {found}", path.display())]
-    Nothing {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with its first line.
-        found: String,
-    },
-}
 
 /// The measurements in one directory.
 #[derive(Debug)]
@@ -74,14 +32,19 @@ pub struct Run {
 ///
 /// # Errors
 /// A directory that is missing, is given twice, or holds no measurement, and measurements of a newer format.
-pub fn read(directories: &[PathBuf]) -> Result<Vec<Run>, ReadError> {
+pub fn read(directories: &[PathBuf]) -> Result<Vec<Run>, Error> {
     let mut known = BTreeSet::new();
     let mut runs = Vec::new();
     for directory in directories {
         let real = fs::canonicalize(directory).ok().filter(|d| d.is_dir());
-        let real = real.ok_or_else(|| ReadError::Directory(directory.clone()))?;
+        let shown = directory.display();
+        let Some(real) = real else {
+            let expected = format!("expected one that `gleaner testbed run` wrote, with a file {FILE} in it");
+            return Err(format!("'{shown}' is no directory; {expected}").into());
+        };
         if !known.insert(real.clone()) {
-            return Err(ReadError::Twice(directory.clone()));
+            let advice = "give each directory once, or its measurements would count twice";
+            return Err(format!("'{shown}' is given twice; {advice}").into());
         }
         runs.push(one(directory, &real)?);
     }
@@ -94,10 +57,15 @@ pub fn read(directories: &[PathBuf]) -> Result<Vec<Run>, ReadError> {
     Ok(runs)
 }
 
-fn one(directory: &Path, real: &Path) -> Result<Run, ReadError> {
+fn one(directory: &Path, real: &Path) -> Result<Run, Error> {
     let path = directory.join(FILE);
     // Bytes, since a torn line may end within a character.
-    let bytes = fs::read(&path).map_err(|source| ReadError::File { path: path.clone(), source })?;
+    let shown = path.display();
+    let bytes = fs::read(&path).map_err(|source| {
+        format!(
+            "'{shown}' cannot be read: {source}; expected the measurements that `gleaner testbed run` wrote"
+        )
+    })?;
     let (mut records, mut notes) = (Vec::new(), Vec::new());
     for Line { number, record, .. } in lines(&bytes) {
         match record {
@@ -107,7 +75,12 @@ fn one(directory: &Path, real: &Path) -> Result<Run, ReadError> {
                     "line {number} measures the processors and not the links, and was left out: {reason}"
                 )),
             },
-            Err(Unread::Newer(found)) => return Err(ReadError::Newer { path, line: number, found }),
+            Err(Unread::Newer(found)) => {
+                let reads = format!("this program reads formats up to {VERSION}; use a newer gleaner");
+                return Err(
+                    format!("'{shown}', line {number}: format {found} of measurements, but {reads}").into()
+                );
+            }
             Err(torn @ Unread::Torn) => notes.push(format!("the last line, {number}: {torn}")),
             Err(Unread::Other(reason)) => {
                 notes.push(format!("line {number} is no measurement and was left out: {reason}"));
@@ -115,10 +88,8 @@ fn one(directory: &Path, real: &Path) -> Result<Run, ReadError> {
         }
     }
     if records.is_empty() {
-        return Err(ReadError::Nothing {
-            path,
-            found: notes.into_iter().next().unwrap_or_else(|| "the file is empty".into()),
-        });
+        let found = notes.first().map_or("the file is empty", String::as_str);
+        return Err(format!("'{shown}' holds no measurement; expected one in each line, but {found}").into());
     }
     let name = real.file_name().unwrap_or(real.as_os_str()).to_string_lossy().into_owned();
     let (title, description) = described(&directory.join("experiment.toml"));

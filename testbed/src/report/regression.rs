@@ -1,6 +1,6 @@
 //! Figures of regressions on sparse data, epoch by epoch.
 
-use super::exchange::{self, REFERENCE, times_the_reference};
+use super::exchange;
 use super::figure::{Figure, Point, Quantity, Shape, Unit, panels, settings};
 use super::sample::Sample;
 use gleaner_statistics::Spread;
@@ -18,7 +18,9 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
     bytes.value.name = "bytes received in an epoch".into();
     bytes.caption =
         "The worker that receives most, by the method's own count, headers of its messages included.".into();
-    vec![time, split(samples), speed_up(samples), bytes]
+    // SparCML's Table 2, as the split is.
+    let speed_up = exchange::times_the_ring("epoch-speed-up", "Speed-up of an epoch", "an epoch", samples);
+    vec![time, split(samples), speed_up, bytes]
 }
 
 /// SparCML's Table 2: the communication part beside the whole.
@@ -39,26 +41,6 @@ fn split(samples: &[&Sample]) -> Figure {
             .into(),
         shape: Shape::Stacks,
         value: Quantity { name: "time of an epoch".into(), unit: Unit::Seconds },
-        against: None,
-        panels: panels(&settings(samples, None), points),
-    }
-}
-
-/// SparCML's Table 2: how many times as fast as the dense method, for each of the others.
-fn speed_up(samples: &[&Sample]) -> Figure {
-    let points = |of_label: &[&Sample], all: &[&Sample]| {
-        let of_others: Vec<&Sample> = of_label.iter().copied().filter(|s| s.method != REFERENCE).collect();
-        Point::over(None, &of_others, |s| times_the_reference(s, all)).into_iter().collect()
-    };
-    Figure {
-        id: "epoch-speed-up",
-        title: "Speed-up of an epoch",
-        caption: format!(
-            "The time of an epoch of the dense {REFERENCE} divided by the method's, in the same run and turn and with the same seed: above 1 the \
-             method is faster. With several turns, the mark is the median of their ratios and its bar reaches from the least to the largest."
-        ),
-        shape: Shape::Rows,
-        value: Quantity { name: "speed-up over the dense ring".into(), unit: Unit::None },
         against: None,
         panels: panels(&settings(samples, None), points),
     }

@@ -11,7 +11,7 @@ use crate::record::{Outcome, Record};
 use gleaner_statistics::Spread;
 use gleaner_units::{grouped, rate};
 
-/// What tells cases apart besides the method, by name.
+/// What distinguishes cases besides the method, by name.
 pub type Axes = BTreeMap<String, String>;
 
 /// Axes that belong to a method rather than to what surrounds it, besides its options: they follow its name.
@@ -73,9 +73,9 @@ pub struct Sample {
     pub disturbed: bool,
     /// The method alone.
     pub method: String,
-    /// The method with what tells several of its name apart.
+    /// The method with what distinguishes several of its name.
     pub label: String,
-    /// The names of its options, where it tells them: early measurements do not.
+    /// The names of its options, where it states them.
     pub options: Vec<String>,
     /// What surrounds it: workers, parameters, rate and whatever else the experiment varied.
     pub axes: Axes,
@@ -144,7 +144,7 @@ pub fn samples(runs: &[Run]) -> Vec<Sample> {
     samples
 }
 
-/// What tells jobs apart: when they began, and what was run.
+/// What distinguishes jobs: when they began, and what was run.
 fn job(record: &Record) -> (u64, &[String]) {
     (record.started.to_bits(), &record.command)
 }
@@ -153,15 +153,15 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
     let number = |name: &str| object.get(name).and_then(Value::as_f64).filter(|n| n.is_finite());
     let case = |name: &str| record.case.get(name).map(text);
     let training = case("command").map_or(object.contains_key("held_out_loss"), |command| command == "train");
-    let params = number("params").or(number("parameters")).filter(|n| *n > 0.0);
+    let params = number("params").filter(|n| *n > 0.0);
     let steps = number("steps").filter(|s| *s > 0.0);
     let seconds = if training { training_step(&number) } else { exchange_step(object, &number) };
     let names = if training {
-        ["forward_seconds", "backward_seconds", "exposed_seconds"]
+        ["seconds_forward", "seconds_backward", "seconds_exposed"]
     } else {
         ["slowest_select", "slowest_exchange", "slowest_merge"]
     };
-    let whole = if training { number("iteration_seconds") } else { seconds.map(|spread| spread.value) };
+    let whole = if training { number("seconds_iteration") } else { seconds.map(|spread| spread.value) };
     let evaluations = object.get("evaluations").and_then(Value::as_array);
     Sample {
         kind: if training { Kind::Training } else { Kind::Exchange },
@@ -192,16 +192,16 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
     }
 }
 
-/// Fills in what a regression tells of its epochs.
+/// Fills in what a regression reports of its epochs.
 fn of_epochs(sample: &mut Sample, object: &Map<String, Value>) {
     let epochs = object.get("epochs").and_then(Value::as_array).into_iter().flatten();
-    let told = |name: &str| -> Vec<f64> {
+    let all = |name: &str| -> Vec<f64> {
         epochs.clone().filter_map(|epoch| epoch.get(name).and_then(Value::as_f64)).collect()
     };
-    let mean = |name: &str| Some(Spread::mean(&told(name))?.value);
+    let mean = |name: &str| Some(Spread::mean(&all(name))?.value);
     sample.kind = Kind::Regression;
-    sample.seconds = Spread::quartiles(&told("seconds"));
-    let parts = mean("seconds").zip(mean("communication_seconds"));
+    sample.seconds = Spread::quartiles(&all("seconds"));
+    let parts = mean("seconds").zip(mean("seconds_communication"));
     sample.parts = parts.map(|(whole, communication)| [whole - communication, communication, 0.0]);
     sample.bytes = mean("bytes_received");
     sample.interface_bytes = None;
@@ -210,8 +210,8 @@ fn of_epochs(sample: &mut Sample, object: &Map<String, Value>) {
 /// The density in the case, unless the method is dense: an experiment may name a density for all its methods.
 fn asked(record: &Record, params: Option<f64>, number: &dyn Fn(&str) -> Option<f64>) -> Option<f64> {
     let share = params.and_then(|n| Some(number("k")? / n));
-    let told = record.case.get("density").and_then(Value::as_f64);
-    share.filter(|share| *share == 1.0).or(told).or(share).or(number("density"))
+    let named = record.case.get("density").and_then(Value::as_f64);
+    share.filter(|share| *share == 1.0).or(named).or(share).or(number("density"))
 }
 
 /// Quartiles over the steps where all of them are there, or as they were computed while measuring.
@@ -256,11 +256,11 @@ fn interface_bytes(record: &Record, steps: Option<f64>, training: bool) -> Optio
 }
 
 fn axes(record: &Record, object: &Map<String, Value>) -> Axes {
-    let told = |name: &str| !matches!(name, "command" | "method" | "seed");
+    let is_axis = |name: &str| !matches!(name, "command" | "method" | "seed");
     let mut axes: Axes = record
         .case
         .iter()
-        .filter(|(name, _)| told(name))
+        .filter(|(name, _)| is_axis(name))
         .map(|(name, value)| (name.clone(), text(value)))
         .collect();
     let model = axes.contains_key("model");
@@ -314,11 +314,11 @@ fn tell_runs_apart(samples: &mut [Sample], runs: &[Run]) {
     }
 }
 
-/// All axes that belong to a method: options of listed methods, as they state them, then those that measurements tell.
+/// All axes that belong to a method: options of listed methods, as they state them, then those that measurements state.
 fn of_the_method(samples: &[Sample]) -> Vec<String> {
     let listed = Method::all().flat_map(|method| method.collective().options());
-    let told = samples.iter().flat_map(|sample| &sample.options);
-    let options = listed.map(|option| option.name.to_owned()).chain(told.cloned());
+    let stated = samples.iter().flat_map(|sample| &sample.options);
+    let options = listed.map(|option| option.name.to_owned()).chain(stated.cloned());
     let mut names = Vec::new();
     for name in options.chain(OF_THE_METHOD.map(str::to_owned)) {
         if !names.contains(&name) {
@@ -328,7 +328,7 @@ fn of_the_method(samples: &[Sample]) -> Vec<String> {
     names
 }
 
-/// Puts the axes of the method behind its name where they tell several of that name apart, and out of what surrounds it.
+/// Puts the axes of the method behind its name where they distinguish several of that name, and out of what surrounds it.
 fn label(samples: &mut [Sample]) {
     let of_the_method = of_the_method(samples);
     let mut values: BTreeMap<(String, &str), BTreeSet<Option<String>>> = BTreeMap::new();

@@ -70,22 +70,22 @@ fn a_dense_method_is_beside_every_density() {
     assert_eq!(spreads(series(&density, 0, "ring")), [(None, Spread::exact(8.0))]);
 }
 
-/// Axes that a measurement tells as options of its method follow the name, as those of listed methods do where early
-/// measurements tell none. Other axes make settings of their own.
+/// Axes that a measurement states as options of its method follow the name, as those of listed methods do where early
+/// measurements state none. Other axes make settings of their own.
 #[test]
 fn options_follow_the_name() {
-    let with = |method: &str, axis: &str, value: u64, told: bool| {
+    let with = |method: &str, axis: &str, value: u64, stated: bool| {
         let mut record = bench(method, 4, Some(0.1), 0, 1.0 + value as f64);
         record.case.insert(axis.into(), value.into());
         if let crate::record::Outcome::Done(done) = &mut record.outcome
-            && told
+            && stated
         {
             done["options"] = json!({axis: value.to_string()});
         }
         record
     };
-    for (method, axis, told) in [("star", "root", true), ("spardl", "teams", false)] {
-        let step = figure(vec![with(method, axis, 1, told), with(method, axis, 2, told)], "step-time");
+    for (method, axis, stated) in [("star", "root", true), ("spardl", "teams", false)] {
+        let step = figure(vec![with(method, axis, 1, stated), with(method, axis, 2, stated)], "step-time");
         assert_eq!(step.panels.len(), 1);
         for value in [1, 2] {
             let label = format!("{method}, {axis} {value}");
@@ -123,6 +123,16 @@ fn nothing_is_compared_with_a_ring_that_was_disturbed() {
     assert_eq!(beside.value.name, "speed-up over the dense ring");
     let points = spreads(series(&beside, 0, "spardl"));
     assert_eq!(points, [(Some(2.0), Spread::exact(8.0)), (Some(4.0), Spread::exact(8.0))]);
+}
+
+#[test]
+fn among_as_many_workers_speed_ups_are_rows() {
+    let of_turn =
+        |turn| [bench("ring", 4, None, turn, 8.0), bench("gloo", 4, None, turn, f64::from(4 + turn))];
+    let figure = figure((0..3).flat_map(of_turn).collect(), "step-speed-up");
+    assert_eq!(figure.panels[0].series.len(), 1);
+    let expected = Spread { value: 1.6, low: 8.0 / 6.0, high: 2.0 };
+    assert_eq!(spreads(series(&figure, 0, "gloo")), [(None, expected)]);
 }
 
 /// The title and the description are shown; what was planned and did not happen is marked; what failed as it was to fail is no failure.
@@ -187,7 +197,7 @@ fn strategies_of_merging_stand_beside_each_other_with_the_parts_of_their_iterati
         let mut record = training("spardl", 1, 1.0, &[4.0]);
         record.case.insert("merge".into(), merge.into());
         if let crate::record::Outcome::Done(done) = &mut record.outcome {
-            let names = ["iteration_seconds", "forward_seconds", "backward_seconds", "exposed_seconds"];
+            let names = ["seconds_iteration", "seconds_forward", "seconds_backward", "seconds_exposed"];
             for (name, part) in names.into_iter().zip(parts) {
                 done[name] = part.into();
             }
@@ -231,10 +241,10 @@ fn bytes_of_an_interface_need_the_warm_up_and_a_job_of_ones_own() {
     assert!(interface(vec![with(0, "spardl", &together), with(0, "topka", &together)]).is_empty());
 }
 
-fn training(method: &str, seed: u32, step_seconds: f64, losses: &[f64]) -> Record {
+fn training(method: &str, seed: u32, seconds_step: f64, losses: &[f64]) -> Record {
     let evaluation = |(i, loss): (usize, &f64)| {
         let training = (i > 0).then_some(loss / 2.0);
-        json!({"step": 10 * i, "seconds": step_seconds * 10.0 * i as f64, "held_out_loss": loss, "held_out_accuracy": null,
+        json!({"step": 10 * i, "seconds": seconds_step * 10.0 * i as f64, "held_out_loss": loss, "held_out_accuracy": null,
             "training_loss": training, "bytes_received": 1000 * i * (1 + seed as usize)})
     };
     let evaluations: Vec<Value> = losses.iter().enumerate().map(evaluation).collect();
@@ -362,8 +372,8 @@ fn metrics_of_synchronies_are_means_over_seeds() {
         record(
             case,
             0,
-            json!({"throughput": throughput, "throughput_at_bound": null, "batch_synchronisation_seconds": 0.5,
-            "batch_computation_seconds": 0.25, "batch_computation_seconds_apart": 0.125, "best_step": 40, "held_out_loss": 1.0}),
+            json!({"throughput": throughput, "throughput_at_bound": null, "seconds_batch_synchronisation": 0.5,
+            "seconds_batch_computation": 0.25, "seconds_batch_computation_apart": 0.125, "best_step": 40, "held_out_loss": 1.0}),
         )
     };
     let records = vec![trained("bsp", 1, 10.0), trained("osp", 1, 14.0), trained("osp", 2, 18.0)];

@@ -72,13 +72,15 @@ pub fn median(traces: &[Trace], machine: &Machine, network: &Network, spans: boo
 
 /// Fits a machine to measurements, beginning with this one and with slower ones: what small steps end at depends on where they
 /// begin, and the best of the ends counts.
-pub fn fit(cases: &[Prepared], start: &Machine, mut tell: impl FnMut(usize, usize)) -> Machine {
+pub fn fit(cases: &[Prepared], start: &Machine, mut report: impl FnMut(usize, usize)) -> Machine {
     let origin = start.numbers().map(|number| number.max(1e-6).ln());
     let rounds = MOVES.len() * ROUNDS;
     let ends = STARTS.iter().enumerate().map(|(i, factor)| {
         let mut begin = origin;
         begin[..NUMBERS - 1].iter_mut().for_each(|number| *number += factor.ln());
-        descend(cases, begin, &origin, &start.about, |round| tell(i * rounds + round, STARTS.len() * rounds))
+        descend(cases, begin, &origin, &start.about, |round| {
+            report(i * rounds + round, STARTS.len() * rounds)
+        })
     });
     let best = ends.min_by(|(a, _), (b, _)| a.total_cmp(b));
     best.map_or_else(|| start.clone(), |(_, numbers)| Machine::of(start.about.clone(), numbers.map(f64::exp)))
@@ -90,13 +92,13 @@ fn descend(
     mut present: [f64; NUMBERS],
     origin: &[f64; NUMBERS],
     about: &str,
-    mut tell: impl FnMut(usize),
+    mut report: impl FnMut(usize),
 ) -> (f64, [f64; NUMBERS]) {
     let mut errors = residuals(cases, &present, origin, about);
     for (phase, by) in MOVES.into_iter().enumerate() {
         let mut damping = 1e-2;
         for round in 0..ROUNDS {
-            tell(phase * ROUNDS + round);
+            report(phase * ROUNDS + round);
             let columns: Vec<Vec<f64>> = (0..NUMBERS)
                 .map(|i| {
                     let mut moved = present;

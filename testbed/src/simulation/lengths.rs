@@ -62,8 +62,8 @@ pub enum LengthsError {
         /// Of all workers.
         slots: u64,
     },
-    /// Schedules that wait for what nobody sends.
-    #[error("the schedules of {method} do not end: rank {rank} waits for a message that nobody sends")]
+    /// Schedules that wait for what is never sent.
+    #[error("the schedules of {method} do not end: rank {rank} waits for a message that is never sent")]
     Waits {
         /// The method.
         method: &'static str,

@@ -1,15 +1,15 @@
 //! Steps that were measured: what an experiment stored, or `gleaner bench --json` printed.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::MethodError;
 use gleaner_statistics::median;
-use gleaner_units as units;
 use serde_json::Value;
 
 use super::Steps;
+use crate::Error;
 use crate::record::{Outcome, Record, Unread, lines};
 use crate::topology::Shape;
 
@@ -45,58 +45,26 @@ pub struct Measured {
 /// What was measured, by the names of the axes.
 type Case = BTreeMap<String, Value>;
 
-/// Why measurements cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum MeasuredError {
-    /// No file.
-    #[error("{path} cannot be read: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A line that is neither.
-    #[error(
-        "line {line} of {path} is no measurement: {reason}; expected what gleaner testbed run stores, or what gleaner bench \
-         --json prints"
-    )]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// Which, from 1.
-        line: usize,
-        /// Why.
-        reason: String,
-    },
-    /// Nothing to compare with.
-    #[error(
-        "{path} has no step of `gleaner bench` that is simulated: on emulated links that are alike, without chaos, jitter, or \
-         another collection of residuals"
-    )]
-    Nothing {
-        /// The file.
-        path: PathBuf,
-    },
-}
-
 /// All steps of `gleaner bench` in a file, without those in which a network or a worker was disturbed on purpose,
 /// and those on a topology of their own. The turns of an experiment's case are one.
 ///
 /// # Errors
 /// A file that cannot be read or has no such steps, and lines that are no measurements.
-pub fn read(path: &Path) -> Result<Vec<Measured>, MeasuredError> {
-    let failed = |source| MeasuredError::Read { path: path.into(), source };
-    let bytes = std::fs::read(path).map_err(failed)?;
+pub fn read(path: &Path) -> Result<Vec<Measured>, Error> {
+    let shown = path.display();
+    let bytes = std::fs::read(path).map_err(|source| format!("{shown} cannot be read: {source}"))?;
     let mut found: Vec<(Option<Case>, Vec<Measured>)> = Vec::new();
     for line in lines(&bytes) {
-        let refused = |reason: String| MeasuredError::Line { path: path.into(), line: line.number, reason };
+        let refused = |reason: String| {
+            let expected = "expected what gleaner testbed run stores, or what gleaner bench --json prints";
+            format!("line {} of {shown} is no measurement: {reason}; {expected}", line.number)
+        };
         let (case, all) = match line.record {
             Ok(record) => {
                 let measured = of_record(&record).map_err(refused)?;
                 (Some(record.case), measured.into_iter().collect())
             }
-            Err(newer @ Unread::Newer(_)) => return Err(refused(newer.to_string())),
+            Err(newer @ Unread::Newer(_)) => return Err(refused(newer.to_string()).into()),
             // A launcher puts the rank before each line that a worker prints.
             Err(_) => match line.bytes.iter().position(|byte| *byte == b'{') {
                 Some(start) => (None, of_bench(&line.bytes[start..]).map_err(refused)?),
@@ -111,7 +79,14 @@ pub fn read(path: &Path) -> Result<Vec<Measured>, MeasuredError> {
         }
     }
     let found: Vec<Measured> = found.into_iter().filter_map(|(_, turns)| over_turns(turns)).collect();
-    if found.is_empty() { Err(MeasuredError::Nothing { path: path.into() }) } else { Ok(found) }
+    if found.is_empty() {
+        return Err(format!(
+            "{shown} has no step of `gleaner bench` that is simulated: on emulated links that are alike, without chaos, jitter, or \
+             another collection of residuals"
+        )
+        .into());
+    }
+    Ok(found)
 }
 
 /// The median of every number that is measured.
@@ -149,16 +124,7 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
         return Ok(None);
     }
     let text = |name: &str| record.case.get(name).and_then(Value::as_str);
-    let mut shape = Shape::default();
-    if let Some(rate) = text("bandwidth") {
-        shape.rate = Some(units::rate(rate).map_err(|error| error.to_string())?);
-    }
-    if let Some(delay) = text("latency") {
-        shape.delay = units::duration(delay).map_err(|error| error.to_string())?;
-    }
-    if let Some(loss) = text("loss") {
-        shape.loss = loss.parse().map_err(|error: crate::topology::LinkError| error.to_string())?;
-    }
+    let shape = Shape::default().with(text).map_err(|error| error.to_string())?;
     let mut measured = of_summary(summary, Some(shape), Some(record.machine.cores))?;
     measured.steps.warm_up = record.warm_up().unwrap_or(measured.steps.warm_up);
     if let Some(coding) = text("values") {
@@ -167,7 +133,7 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     if let Some(selector) = text("selector") {
         measured.method = measured.method.selector(selector.parse().map_err(|error| format!("{error}"))?);
     }
-    // Early measurements tell no options: what is not in the method's name, the case says.
+    // Peers and earlier builds state no options: what is not in the method's name, the case says.
     if summary.get("options").is_none() {
         for option in measured.method.collective().options() {
             if let Some(value) = text(option.name) {

@@ -1,7 +1,7 @@
 //! Executions on whole gradients, and how long each piece of work takes on the machine that simulates.
 //!
 //! Every worker has a thread and a residual of its own for the whole job. As many of them work at once as there are cores for
-//! them, and the others wait. So each piece of work takes as long as beside the work of others, and nobody has to know what an
+//! them, and the others wait. So each piece of work takes as long as beside the work of others, and it need not be known what an
 //! entry costs. It says what this machine takes, and only while nothing else runs on it.
 
 use std::num::NonZero;

@@ -60,9 +60,9 @@ pub struct Replayed {
 impl Replayed {
     /// The worker whose step was the longest.
     pub fn slowest(&self) -> &Lived {
-        static NOBODY: Lived =
+        static NONE: Lived =
             Lived { seconds: 0.0, select: 0.0, exchange: 0.0, merge: 0.0, spans: Vec::new() };
-        self.workers.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap_or(&NOBODY)
+        self.workers.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap_or(&NONE)
     }
 
     /// How long the step takes: as long as on the slowest worker.

@@ -62,7 +62,7 @@ struct Worker {
     /// Which layers of the present step travel in the background.
     split: Vec<bool>,
     /// Each step's beginning, waiting, and what was in the background.
-    told: Vec<[f64; 3]>,
+    history: Vec<[f64; 3]>,
 }
 
 /// Bytes under way between a worker and a server.
@@ -120,7 +120,7 @@ pub fn served(job: &Served, synchrony: &dyn Synchrony) -> Result<Course, PolicyE
         ended: 0.0,
         unanswered: [0; 2],
         split: Vec::new(),
-        told: vec![[0.0; 3]],
+        history: vec![[0.0; 3]],
     };
     let mut simulation = Simulation {
         job,
@@ -198,7 +198,7 @@ impl Simulation<'_> {
         }
         self.workers[worker].unanswered[Stage::Routine as usize] = self.job.servers;
         for server in 0..self.job.servers {
-            self.tell(server, Event::Asks { worker: worker as u32, step })?;
+            self.handle(server, Event::Asks { worker: worker as u32, step })?;
         }
         Ok(())
     }
@@ -236,10 +236,10 @@ impl Simulation<'_> {
     fn arrive(&mut self, flow: Flow) -> Result<(), PolicyError> {
         let Flow { worker, server, stage, step, push, .. } = flow;
         if push {
-            return self.tell(server, Event::Pushed { worker: worker as u32, step, stage });
+            return self.handle(server, Event::Pushed { worker: worker as u32, step, stage });
         }
         if self.synchrony.grants() {
-            self.tell(server, Event::Replied { worker: worker as u32 })?;
+            self.handle(server, Event::Replied { worker: worker as u32 })?;
         }
         self.workers[worker].unanswered[stage as usize] -= 1;
         if self.workers[worker].unanswered[stage as usize] > 0 || self.workers[worker].at != At::Waits(stage)
@@ -256,10 +256,10 @@ impl Simulation<'_> {
     fn end_step(&mut self, worker: usize) -> Result<(), PolicyError> {
         let background = self.bytes(worker, Stage::Background) * self.job.servers as f64 / ENTRY;
         let own = &mut self.workers[worker];
-        if let Some(told) = own.told.last_mut() {
-            (told[1], told[2]) = (self.now - own.ended, background);
+        if let Some(history) = own.history.last_mut() {
+            (history[1], history[2]) = (self.now - own.ended, background);
         }
-        own.told.push([self.now, 0.0, 0.0]);
+        own.history.push([self.now, 0.0, 0.0]);
         if background > 0.0 {
             self.push(worker, Stage::Background)?;
         }
@@ -269,13 +269,13 @@ impl Simulation<'_> {
             if own.step < self.job.steps { At::Pass(self.now + self.job.passes[worker]) } else { At::Done };
         if own.at == At::Done {
             for server in 0..self.job.servers {
-                self.tell(server, Event::Left { worker: worker as u32 })?;
+                self.handle(server, Event::Left { worker: worker as u32 })?;
             }
         }
         Ok(())
     }
 
-    fn tell(&mut self, server: usize, event: Event) -> Result<(), PolicyError> {
+    fn handle(&mut self, server: usize, event: Event) -> Result<(), PolicyError> {
         let actions = self.policies[server].handle(event, Duration::from_secs_f64(self.now))?;
         for action in actions {
             match action {
@@ -290,12 +290,13 @@ impl Simulation<'_> {
     fn course(&self, model: usize, most: Option<usize>) -> Course {
         let half = self.job.steps as usize / 2;
         let (mut step, mut synchronising, mut background, mut rate) = (0.0, 0.0, 0.0, 0.0);
-        for told in self.workers.iter().map(|worker| &worker.told) {
+        for history in self.workers.iter().map(|worker| &worker.history) {
             // The last is the step that was not begun.
-            let (late, end) = (&told[half..told.len() - 1], told[told.len() - 1][0]);
-            let mean =
-                |field: usize| late.iter().map(|told| told[field]).sum::<f64>() / late.len().max(1) as f64;
-            let took = (end - told[half][0]) / late.len().max(1) as f64;
+            let (late, end) = (&history[half..history.len() - 1], history[history.len() - 1][0]);
+            let mean = |field: usize| {
+                late.iter().map(|history| history[field]).sum::<f64>() / late.len().max(1) as f64
+            };
+            let took = (end - history[half][0]) / late.len().max(1) as f64;
             step += took;
             rate += 1.0 / took;
             synchronising += mean(1);

@@ -124,7 +124,7 @@ impl Trace {
     }
 }
 
-/// Entries accumulated, which no schedule tells.
+/// Entries accumulated, which no schedule counts.
 pub fn accumulated(entries: f64) -> Handled {
     let mut handled = [0.0; KINDS.len()];
     handled[0] = entries as f32;

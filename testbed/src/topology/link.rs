@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use gleaner_units::{self as units, Rate};
+use gleaner_units::{self as units, QuantityError, Rate};
 
 /// Slower than this, one frame would take seconds.
 const LEAST_RATE: &str = "8kbit";
@@ -20,6 +20,9 @@ const LONGEST_DELAY: Duration = Duration::from_secs(60);
 /// A link that cannot be.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LinkError {
+    /// Not a rate, or not a duration.
+    #[error(transparent)]
+    Quantity(#[from] QuantityError),
     /// Not a share.
     #[error("'{0}' is no loss; expected a share of the packets below 1, such as 0.1% or 0.001")]
     Loss(String),
@@ -98,6 +101,26 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// This shape, with the properties for whose names there is a text: `bandwidth`, `latency`, `jitter` and `loss`.
+    ///
+    /// # Errors
+    /// A text that is no such quantity.
+    pub fn with<'a>(mut self, text: impl Fn(&str) -> Option<&'a str>) -> Result<Self, LinkError> {
+        if let Some(bandwidth) = text("bandwidth") {
+            self.rate = Some(units::rate(bandwidth)?);
+        }
+        if let Some(latency) = text("latency") {
+            self.delay = units::duration(latency)?;
+        }
+        if let Some(jitter) = text("jitter") {
+            self.jitter = units::duration(jitter)?;
+        }
+        if let Some(loss) = text("loss") {
+            self.loss = loss.parse()?;
+        }
+        Ok(self)
+    }
+
     /// Refuses what cannot be emulated.
     pub fn check(&self) -> Result<(), LinkError> {
         if let Some(rate) = self.rate {

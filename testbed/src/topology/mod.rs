@@ -27,21 +27,11 @@ const LONGEST_NAME: usize = 63;
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
     /// The file cannot be read.
-    #[error("the topology {path} cannot be read: {error}", path = path.display())]
-    Unreadable {
-        /// Where it should be.
-        path: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
+    #[error("the topology {path} cannot be read: {1}", path = .0.display())]
+    Unreadable(PathBuf, io::Error),
     /// The file is no topology.
-    #[error("the topology {path} is not understood: {error}", path = path.display())]
-    File {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: Box<TopologyError>,
-    },
+    #[error("the topology {path} is not understood: {1}", path = .0.display())]
+    File(PathBuf, Box<TopologyError>),
     /// Not TOML, or not what is expected in it.
     #[error("{0}")]
     Toml(#[from] toml::de::Error),
@@ -54,13 +44,8 @@ pub enum TopologyError {
     )]
     Name(String),
     /// Two hosts, or two groups, of one name.
-    #[error("two {what} are called {name}; expected different names")]
-    Twice {
-        /// Hosts or groups.
-        what: &'static str,
-        /// What they are called.
-        name: String,
-    },
+    #[error("two {0} are called {1}; expected different names")]
+    Twice(&'static str, String),
     /// A host or a group is named that is not there.
     #[error("there is no {what} {name}; there are {there}")]
     Unknown {
@@ -83,20 +68,12 @@ pub enum TopologyError {
     },
     /// More ports than a bridge has.
     #[error(
-        "{ports} links end at one switch, and a bridge of the kernel has {PORTS} ports; expected several groups with uplinks"
+        "{0} links end at one switch, and a bridge of the kernel has {PORTS} ports; expected several groups with uplinks"
     )]
-    Ports {
-        /// How many are asked for.
-        ports: usize,
-    },
+    Ports(usize),
     /// A link that cannot be.
-    #[error("the link of {of}: {error}")]
-    Link {
-        /// Whose.
-        of: String,
-        /// Why.
-        error: LinkError,
-    },
+    #[error("the link of {0}: {1}")]
+    Link(String, LinkError),
 }
 
 /// Hosts in groups.
@@ -141,9 +118,8 @@ impl Topology {
 
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, TopologyError> {
-        let text = fs::read_to_string(path)
-            .map_err(|error| TopologyError::Unreadable { path: path.into(), error })?;
-        Self::parse(&text).map_err(|error| TopologyError::File { path: path.into(), error: Box::new(error) })
+        let text = fs::read_to_string(path).map_err(|error| TopologyError::Unreadable(path.into(), error))?;
+        Self::parse(&text).map_err(|error| TopologyError::File(path.into(), Box::new(error)))
     }
 
     /// Reads the text of a file, and checks it.
@@ -196,12 +172,12 @@ impl Topology {
         let of_groups = self.groups.iter().map(on_own);
         let ports = of_groups.chain([self.groups.iter().map(on_core).sum()]).max().unwrap_or(0);
         if ports > PORTS {
-            return Err(TopologyError::Ports { ports });
+            return Err(TopologyError::Ports(ports));
         }
         let links = self.groups.iter().filter_map(|group| Some((&group.name, group.uplink.as_ref()?)));
         for (name, link) in links.chain(self.hosts().map(|host| (&host.name, &host.link))) {
             for shape in link.directions() {
-                shape.check().map_err(|error| TopologyError::Link { of: name.clone(), error })?;
+                shape.check().map_err(|error| TopologyError::Link(name.clone(), error))?;
             }
         }
         Ok(())
@@ -237,7 +213,7 @@ fn different<'a>(what: &'static str, names: impl Iterator<Item = &'a str>) -> Re
     for name in names {
         check_name(name)?;
         if !seen.insert(name) {
-            return Err(TopologyError::Twice { what, name: name.into() });
+            return Err(TopologyError::Twice(what, name.into()));
         }
     }
     Ok(())

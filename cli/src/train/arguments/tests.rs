@@ -161,14 +161,11 @@ fn adam_has_no_momentum_of_its_own_where_entries_wait() {
 #[test]
 fn impossible_options_are_refused_by_name() {
     for (option, value) in [
-        ("--steps", "0"),
-        ("--batch", "0"),
         ("--lr", "-1"),
         ("--lr-drops", "0.5,2"),
         ("--momentum", "1"),
         ("--weight-decay", "-0.1"),
         ("--clip", "NaN"),
-        ("--evaluate-every", "0"),
         ("--target-accuracy", "1.5"),
         ("--target-accuracy", "0.5"),
         ("--clip-update", "0"),

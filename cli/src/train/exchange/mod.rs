@@ -136,7 +136,7 @@ pub struct Ended {
     pub deferred: u64,
     /// How many may, and how many the pass leaves time for.
     pub budget: Option<(u64, u64)>,
-    /// Whom this worker waited for, where a server tells.
+    /// Which worker this one waited for, where a server reports it.
     pub awaited: Awaited,
     /// Why the update was left out.
     pub skipped: Option<Skipped>,

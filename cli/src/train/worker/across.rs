@@ -1,94 +1,68 @@
 //! What counts of a run over all of its workers.
 
+use std::time::Duration;
+
 use gleaner_runtime::Session;
+use serde::{Deserialize, Serialize};
 
-use super::clock::{self, Clock, Times};
+use super::clock::{self, Clock, Spent};
+use crate::crew::gather;
 use crate::train::error::TrainError;
+use crate::train::summary::Together;
 
-/// The most bytes, the largest waiting share and the longest blocking of any worker, what a step takes, and means over workers.
-pub struct All {
-    /// What the worker that received most received.
-    pub bytes: u64,
-    pub waiting_share: f64,
-    pub blocked_seconds: f64,
-    pub times: Times,
-    /// Samples of all workers in a second, and of those at the bound of what may be in the background.
-    pub throughput: f64,
-    pub throughput_at_bound: Option<f64>,
-    /// Of a step, in seconds: until the next pass could begin, the pass, and what travelled during it.
-    pub synchronising: f64,
-    pub computing: f64,
-    pub background: f64,
-    /// What a pass takes at each rank.
-    pub computing_of: Vec<f64>,
+/// What one worker has measured.
+#[derive(Serialize, Deserialize)]
+struct Measured {
+    /// Samples of each of its passes.
+    samples: usize,
+    /// Bytes for gradients since its first step.
+    received: u64,
+    spent: Spent,
 }
 
-/// Numbers before the times of the steps.
-const HEAD: usize = 11;
-
-/// All workers tell what they have measured, and come to the same. `samples`: of each of this worker's passes; `received`: bytes so far.
+/// All workers exchange what they have measured, and come to the same. `samples`: of each of this worker's passes; `received`: bytes so far.
 pub fn all_workers(
     session: &Session,
     clock: &Clock,
     (samples, received): (usize, u64),
-) -> Result<All, TrainError> {
-    let seconds = |duration: std::time::Duration| duration.as_secs_f64();
-    let head: [f64; HEAD] = [
-        (received - clock.bytes_at_start) as f64,
-        clock.waiting_share(),
-        seconds(clock.blocked),
-        clock.steps as f64,
-        seconds(clock.worked),
-        seconds(clock.waited),
-        seconds(clock.computed),
-        seconds(clock.background),
-        clock.at_bound.0 as f64,
-        seconds(clock.at_bound.1),
-        samples as f64,
-    ];
-    let mut note: Vec<u8> = head.into_iter().flat_map(f64::to_le_bytes).collect();
-    note.extend(clock.note());
-    // A worker without which the others go on says nothing.
-    let notes = session.all_gather(&note)?;
-    let (ranks, notes): (Vec<usize>, Vec<Vec<u8>>) =
-        notes.into_iter().enumerate().filter(|(_, note)| !note.is_empty()).unzip();
-    let wrong = |of: usize| TrainError::Note {
-        rank: ranks[of],
-        expected: "bytes, shares of time and the times of steps",
-        found: notes[of].len(),
-    };
-    let (mut heads, mut steps) = (Vec::new(), Vec::new());
-    for (of, found) in notes.iter().enumerate() {
-        let (head, times) = found.split_at_checked(8 * HEAD).ok_or_else(|| wrong(of))?;
-        heads
-            .push(head.as_chunks::<8>().0.iter().map(|word| f64::from_le_bytes(*word)).collect::<Vec<f64>>());
-        steps.push(times);
-    }
-    let differs = notes.iter().position(|found| found.len() != note.len()).unwrap_or(0);
-    let times = clock::typical(&steps).ok_or_else(|| wrong(differs))?;
-    let most = |field: usize| heads.iter().map(|head| head[field]).fold(0.0, f64::max);
+) -> Result<Together, TrainError> {
+    let spent = clock.spent.clone();
+    let all = gather(session, &Measured { samples, received: received - clock.bytes_at_start, spent })?;
+    let steps_of = |spent: &Spent| spent.steps.max(1) as f64;
+    let ranks: Vec<&Spent> = all.iter().map(|measured| &measured.spent).collect();
+    let (times, steps) =
+        (clock::typical(&ranks), ranks.iter().map(|spent| spent.steps).sum::<usize>().max(1));
+    let most = |number: fn(&Spent) -> f64| ranks.iter().map(|spent| number(spent)).fold(0.0, f64::max);
+    let of_step =
+        |seconds: fn(&Spent) -> f64| ranks.iter().map(|spent| seconds(spent)).sum::<f64>() / steps as f64;
     // Workers that do not wait for each other are not equally fast.
-    let rate = |steps: usize, seconds: usize| -> f64 {
-        heads
+    let rate = |of: fn(&Spent) -> (u64, Duration)| -> f64 {
+        let rates = all.iter().map(|measured| (measured.samples, of(&measured.spent)));
+        let rates = rates.filter(|(_, (_, took))| !took.is_zero());
+        rates.map(|(samples, (steps, took))| samples as f64 * steps as f64 / took.as_secs_f64()).sum()
+    };
+    let bytes_received = all.iter().map(|measured| measured.received).max().unwrap_or_default();
+    Ok(Together {
+        seconds_iteration: times.iteration,
+        seconds_forward: times.forward,
+        seconds_backward: times.backward,
+        seconds_select: times.select,
+        seconds_exposed: times.exposed,
+        waiting_share: most(Spent::waiting_share),
+        hidden_share: times.hidden_share(),
+        seconds_blocked: most(|spent| spent.blocked.as_secs_f64()),
+        throughput: rate(|spent| (spent.steps as u64, spent.worked)),
+        throughput_at_bound: ranks
             .iter()
-            .filter(|head| head[seconds] > 0.0)
-            .map(|head| head[10] * head[steps] / head[seconds])
-            .sum()
-    };
-    let of_step = |field: usize| {
-        let steps: f64 = heads.iter().map(|head| head[3]).sum();
-        heads.iter().map(|head| head[field]).sum::<f64>() / steps.max(1.0)
-    };
-    Ok(All {
-        bytes: most(0) as u64,
-        waiting_share: most(1),
-        blocked_seconds: most(2),
-        times,
-        throughput: rate(3, 4),
-        throughput_at_bound: (most(8) > 0.0).then(|| rate(8, 9)),
-        synchronising: of_step(5),
-        computing: of_step(6),
-        background: of_step(7),
-        computing_of: heads.iter().map(|head| head[6] / head[3].max(1.0)).collect(),
+            .any(|spent| spent.at_bound.0 > 0)
+            .then(|| rate(|spent| spent.at_bound)),
+        seconds_batch_synchronisation: of_step(|spent| spent.waited.as_secs_f64()),
+        seconds_batch_computation: of_step(|spent| spent.computed.as_secs_f64()),
+        seconds_batch_computation_by_rank: ranks
+            .iter()
+            .map(|spent| spent.computed.as_secs_f64() / steps_of(spent))
+            .collect(),
+        seconds_background: of_step(|spent| spent.background.as_secs_f64()),
+        bytes_received,
     })
 }

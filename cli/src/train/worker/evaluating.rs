@@ -22,8 +22,8 @@ impl Run<'_> {
             self.losses = (0.0, 0);
             self.evaluations.push(Evaluated {
                 step,
-                seconds: clock.worked.as_secs_f64(),
-                entries: clock.entries,
+                seconds: clock.spent.worked.as_secs_f64(),
+                entries: clock.spent.entries,
                 held_out_loss: evaluation.loss,
                 held_out_accuracy: evaluation.accuracy,
                 training_loss: evaluation.training_loss,

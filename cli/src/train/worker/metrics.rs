@@ -16,10 +16,10 @@ const FIELDS: [&str; 10] = [
     "loss",
     "learning_rate",
     "seconds",
-    "forward_seconds",
-    "backward_seconds",
-    "select_seconds",
-    "exposed_seconds",
+    "seconds_forward",
+    "seconds_backward",
+    "seconds_select",
+    "seconds_exposed",
     "entries_per_step",
     "bytes_per_step",
 ];
@@ -84,20 +84,17 @@ impl Metrics {
     /// A full disk, and other refusals.
     pub fn write(&mut self, Passed { step, rate, loss }: Passed, taken: &Taken) -> Result<(), TrainError> {
         let Taken { seconds, times, entries, received } = taken;
-        let [forward, backward, select, exposed] =
-            [times.forward, times.backward, times.select, times.exposed].map(f64::from);
         let bytes = received - self.received;
         self.received = *received;
-        let (loss, rate, seconds) = (f64::from(loss), f64::from(rate), seconds.as_secs_f64());
         let numbers = [
             step as f64,
-            loss,
-            rate,
-            seconds,
-            forward,
-            backward,
-            select,
-            exposed,
+            f64::from(loss),
+            f64::from(rate),
+            seconds.as_secs_f64(),
+            times.forward,
+            times.backward,
+            times.select,
+            times.exposed,
             *entries as f64,
             bytes as f64,
         ];

@@ -14,7 +14,7 @@ use std::fs;
 use std::num::NonZeroU64;
 use std::path::Path;
 
-/// Grey images of 8 × 8 whose upper half tells the class, in the files of MNIST.
+/// Grey images of 8 × 8 whose upper half is the class, in the files of MNIST.
 fn small_images(directory: &Path) {
     for (part, count) in [("train", 40_u32), ("t10k", 10)] {
         let labels: Vec<u8> = (0..count).map(|number| (number % 10) as u8).collect();
@@ -308,9 +308,9 @@ fn updates_are_shortened_to_a_norm() {
     assert!((short - none).abs() < 1e-3 && (plain - none).abs() > 1e-3, "{plain} {short} {none}");
 }
 
-/// Data that are new in every step have the same loss in training and on held-out examples; what evaluations tell adds up.
+/// Data that are new in every step have the same loss in training and on held-out examples; what evaluations report adds up.
 #[test]
-fn training_losses_are_told_beside_held_out_ones() {
+fn training_losses_are_reported_beside_held_out_ones() {
     let summary = run(&Settings {
         source: Source::FreshDigits,
         model: ModelKind::Mlp,
@@ -322,9 +322,9 @@ fn training_losses_are_told_beside_held_out_ones() {
         ..settings(Path::new(""), None)
     })
     .unwrap();
-    let told: Vec<Option<f64>> = summary.evaluations.iter().map(|e| e.training_loss).collect();
-    assert!(told[0].is_none() && told[1].is_some(), "{told:?}");
-    assert_eq!(summary.training_loss, told[2]);
+    let losses: Vec<Option<f64>> = summary.evaluations.iter().map(|e| e.training_loss).collect();
+    assert!(losses[0].is_none() && losses[1].is_some(), "{losses:?}");
+    assert_eq!(summary.training_loss, losses[2]);
     assert!((summary.training_loss.unwrap() - summary.held_out_loss).abs() < 0.1, "{summary:?}");
     let bytes: Vec<u64> = summary.evaluations.iter().map(|e| e.bytes_received).collect();
     assert!(bytes.is_sorted(), "{bytes:?}");

@@ -4,11 +4,12 @@ use serde_json::Value;
 use toml::Spanned;
 
 use super::super::case::Case;
-use super::super::chaos::{self, LinkText};
+use super::super::chaos;
 use super::super::error::Problem;
 use super::super::options::{FAULTS, NO_FAULT, Workload};
 use super::super::search;
-use super::{File, Placed, check_quantity, known_key, pattern};
+use super::{File, Placed, known_key, pattern};
+use crate::peers::{DDP, MOST_ENTRIES};
 
 pub fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> {
     let mut events = Vec::new();
@@ -24,12 +25,6 @@ pub fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Eve
             return Err(refuse(Problem::Conflict(
                 "cut, mend and reshape need an emulated network: write a [network]",
             )));
-        }
-        if let chaos::Act::Reshape { link: LinkText { bandwidth, latency, jitter, loss }, .. } = &event.act {
-            let parts = [("bandwidth", bandwidth), ("latency", latency), ("jitter", jitter), ("loss", loss)];
-            for (key, value) in parts.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
-                check_quantity(key, value).map_err(refuse)?;
-            }
         }
         events.push(event);
     }
@@ -64,14 +59,35 @@ pub fn expect_faults(
 
 /// Other libraries exchange on emulated links, and have no defaults.
 pub fn expect_peers(file: &File, cases: &[Case], command: Workload) -> Result<(), Placed> {
-    let mut theirs = cases.iter().filter(|case| case.is_of_peer());
-    let lacks = |case: &Case| ["steps", "warmup"].iter().any(|name| !case.0.contains_key(*name));
-    let is_wrong = |case: &Case| command != Workload::Bench || file.network.is_none() || lacks(case);
-    if theirs.any(is_wrong) {
-        let problem = "open-mpi, mpich and gloo need command = \"bench\", a [network], 'steps' and 'warmup'";
-        return Err((file.workload.span(), Problem::Conflict(problem)));
+    let refuse = |problem| Err((file.workload.span(), Problem::Conflict(problem)));
+    let has = |case: &Case, names: [&str; 2]| {
+        file.network.is_some() && names.iter().all(|name| case.0.contains_key(*name))
+    };
+    for case in cases.iter().filter(|case| case.is_of_peer()) {
+        let of_ddp = case.method() == DDP;
+        let expected = if of_ddp { Workload::Train } else { Workload::Bench };
+        if command != expected || !has(case, if of_ddp { ["layers", "steps"] } else { ["steps", "warmup"] }) {
+            return refuse(match of_ddp {
+                true => {
+                    "ddp needs command = \"train\", a [network], 'steps', and 'layers', a file that gleaner train --layer-times FILE.json wrote"
+                }
+                false => {
+                    "open-mpi, mpich and gloo need command = \"bench\", a [network], 'steps' and 'warmup'"
+                }
+            });
+        }
+        let counts = |params: &Value| params.as_u64().is_some_and(|n| (1..=MOST_ENTRIES).contains(&n));
+        if !of_ddp && !case.0.get("params").is_some_and(counts) {
+            return refuse(
+                "open-mpi, mpich and gloo need a whole number of 'params' from 1 to 2147483647: MPI counts the entries by 32 bits",
+            );
+        }
     }
-    Ok(())
+    let is_ddp = |case: &Case| case.method() == DDP;
+    match cases.iter().any(|case| case.0.contains_key("layers")) && !cases.iter().any(is_ddp) {
+        true => refuse("'layers' is what the method ddp emulates; leave it out, or add that method"),
+        false => Ok(()),
+    }
 }
 
 pub fn searched(file: &File, cases: &[Case], command: Workload) -> Result<Option<search::Search>, Placed> {

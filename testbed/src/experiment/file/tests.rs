@@ -235,6 +235,21 @@ fn faults_are_an_axis_and_a_search_is_read() {
     }
 }
 
+/// An experiment with PyTorch's DDP.
+const DDP: &str = "title = 't'\n[network]\n[workload]\ncommand = 'train'\nworkers = 2\nsteps = 4\nlayers = 'times.json'\n[matrix]\nmethod = ['ring', 'ddp']\n";
+
+#[test]
+fn peers_that_lack_something_are_refused() {
+    for (from, to, words) in [
+        ("layers = 'times.json'\n", "", "ddp needs command"),
+        ("[network]\n", "", "ddp needs command"),
+        ("'ddp'", "'spardl'", "'layers' is what the method ddp emulates"),
+        ("'ddp'", "'mpich'", "open-mpi, mpich and gloo need command"),
+    ] {
+        expect_refused(DDP, (from, to), (if from == "[network]\n" { 2 } else { 3 }, words));
+    }
+}
+
 #[test]
 fn a_peer_is_measured_in_a_job_of_its_own() {
     let jobs = parsed(

@@ -60,7 +60,7 @@ pub(super) enum Ask {
 
 /// A question that is about to be asked.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Question {
     name: String,
     ask: Ask,
     stream: UnixStream,
@@ -68,14 +68,14 @@ pub(super) struct Told {
 
 impl Ask {
     /// Connects to the process of that network, so that asking takes next to no time at its moment.
-    pub(super) fn prepare(self, name: &str) -> Result<Told, NetworkError> {
+    pub(super) fn prepare(self, name: &str) -> Result<Question, NetworkError> {
         let connect = || -> io::Result<UnixStream> {
             let stream = UnixStream::connect(state::socket(name))?;
             stream.set_read_timeout(Some(PATIENCE))?;
             Ok(stream)
         };
         let stream = connect().map_err(dead(name))?;
-        Ok(Told { name: name.to_owned(), ask: self, stream })
+        Ok(Question { name: name.to_owned(), ask: self, stream })
     }
 
     /// Asks the process of that network.
@@ -84,7 +84,7 @@ impl Ask {
     }
 }
 
-impl Told {
+impl Question {
     /// Asks it for a change.
     pub(super) fn go(self) -> Result<(), NetworkError> {
         self.ask()
@@ -104,12 +104,12 @@ impl Told {
 
 fn dead(name: &str) -> impl FnOnce(io::Error) -> NetworkError {
     let name = name.to_owned();
-    |error| NetworkError::DeadRelay { name, error: error.to_string() }
+    |error| NetworkError::DeadRelay(name, error.to_string())
 }
 
 /// Starts the process, which is this program, for a network whose namespaces and interfaces are there; waits until it carries packets.
 pub(super) fn start(name: &str) -> Result<(), NetworkError> {
-    let failed = |said: String| NetworkError::NoRelay { name: name.to_owned(), said };
+    let failed = |said: String| NetworkError::NoRelay(name.to_owned(), said);
     let started = || -> io::Result<Child> {
         let mut command = Command::new(current_exe()?);
         // In a group of its own, so that a Ctrl-C does not end it.
@@ -138,9 +138,9 @@ pub(super) fn start(name: &str) -> Result<(), NetworkError> {
 /// # Errors
 /// A network that is not there or is not relayed, or an interface that cannot be held.
 pub fn run(name: &str) -> Result<(), NetworkError> {
-    let failed = |error: io::Error| NetworkError::NoRelay { name: name.to_owned(), said: error.to_string() };
+    let failed = |error: io::Error| NetworkError::NoRelay(name.to_owned(), error.to_string());
     let state = State::read(name)?.filter(|state| state.is_relayed);
-    let state = state.ok_or_else(|| NetworkError::NotRelayed { name: name.to_owned() })?;
+    let state = state.ok_or_else(|| NetworkError::NotRelayed(name.to_owned()))?;
     let ends = ends(&state)?;
     // Where it is found by who removes the network.
     let home = std::fs::File::open(inside::path(name)).map_err(failed)?;

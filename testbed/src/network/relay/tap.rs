@@ -66,7 +66,7 @@ impl Tap {
             tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
-        // Whatever comes of it: the next read tells.
+        // Its outcome does not matter: the next read has it.
         let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], limit.as_ref());
     }
 }

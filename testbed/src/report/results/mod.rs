@@ -3,7 +3,6 @@
 //! A page has blocks: a comment that says in TOML what is shown, and below it what was generated, up to the line `<!-- end -->`.
 //! [`asked`] says which numbers they show, [`Stored`] holds these, and [`filled`] is the page with all blocks generated anew.
 
-mod expression;
 mod stored;
 mod table;
 #[cfg(test)]
@@ -14,8 +13,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-pub use stored::{Stamp, Stored, StoredError};
+pub use stored::{Stamp, Stored};
 use table::Table;
+
+use crate::Error;
 
 /// Where measurements lie, beside the pages.
 pub const MEASUREMENTS: &str = "measurements";
@@ -26,35 +27,6 @@ pub const PICTURES: &str = "../images";
 const BEGINS: &str = "<!-- measured";
 const SAID: &str = "-->";
 const ENDS: &str = "<!-- end -->";
-
-/// A page that cannot be filled.
-#[derive(Debug, thiserror::Error)]
-pub enum PageError {
-    /// A block that says something that cannot be.
-    #[error("{page}, line {line}: {reason}")]
-    Block {
-        /// The page.
-        page: String,
-        /// From 1.
-        line: usize,
-        /// What.
-        reason: String,
-    },
-    /// Measurements of several builds on one page.
-    #[error(
-        "{page} mixes builds: {}; expected one commit for all that a page shows: measure again what is older, and store it with --from",
-        found.join(", ")
-    )]
-    Mixed {
-        /// The page.
-        page: String,
-        /// Each experiment, and its commit.
-        found: Vec<String>,
-    },
-    /// Measurements that are not there.
-    #[error(transparent)]
-    Stored(#[from] StoredError),
-}
 
 /// What a block shows.
 enum Shown {
@@ -86,11 +58,11 @@ struct Block<'a> {
 }
 
 /// The blocks of a page, and what follows the last.
-fn blocks<'a>(page: &str, text: &'a str) -> Result<(Vec<Block<'a>>, &'a str), PageError> {
+fn blocks<'a>(page: &str, text: &'a str) -> Result<(Vec<Block<'a>>, &'a str), Error> {
     let (mut blocks, mut rest) = (Vec::new(), text);
     while let Some(start) = rest.find(BEGINS) {
         let line = text[..text.len() - rest.len() + start].matches('\n').count() + 1;
-        let refuse = |reason: String| PageError::Block { page: page.to_owned(), line, reason };
+        let refuse = |reason: String| Error::from(format!("{page}, line {line}: {reason}"));
         let (before, block) = rest.split_at(start);
         let said = block.find(SAID).map(|end| end + SAID.len());
         let said = said.ok_or_else(|| refuse(format!("this comment has no end; expected {SAID}")))?;
@@ -124,15 +96,14 @@ pub struct Asked {
 ///
 /// # Errors
 /// A block that cannot be read.
-pub fn asked(page: &str, text: &str, into: &mut BTreeMap<String, Asked>) -> Result<(), PageError> {
+pub fn asked(page: &str, text: &str, into: &mut BTreeMap<String, Asked>) -> Result<(), Error> {
     for Block { line, shown, .. } in blocks(page, text)?.0 {
-        let refuse = |reason| PageError::Block { page: page.to_owned(), line, reason };
         match shown {
             Shown::Picture(picture) => {
                 into.entry(picture.experiment.clone()).or_default().pictures.push(picture);
             }
             Shown::Table(table) => {
-                let numbers = table.numbers().map_err(refuse)?;
+                let numbers = table.numbers().map_err(|reason| format!("{page}, line {line}: {reason}"))?;
                 into.entry(table.experiment.clone()).or_default().numbers.extend(numbers);
             }
         }
@@ -144,7 +115,7 @@ pub fn asked(page: &str, text: &str, into: &mut BTreeMap<String, Asked>) -> Resu
 ///
 /// # Errors
 /// A block that cannot be read or has no numbers, measurements that are not stored, and a page that mixes builds.
-pub fn filled(page: &str, text: &str, measurements: &Path) -> Result<String, PageError> {
+pub fn filled(page: &str, text: &str, measurements: &Path) -> Result<String, Error> {
     let (blocks, rest) = blocks(page, text)?;
     let (mut filled, mut stamps) = (String::new(), BTreeMap::new());
     for Block { before, comment, line, shown } in blocks {
@@ -155,11 +126,9 @@ pub fn filled(page: &str, text: &str, measurements: &Path) -> Result<String, Pag
         let stored = Stored::read(&measurements.join(format!("{experiment}.jsonl")))?;
         let shows = match &shown {
             Shown::Picture(Picture { file, words, .. }) => format!("![{words}]({PICTURES}/{file}.svg)\n"),
-            Shown::Table(table) => table.markdown(&stored).map_err(|reason| PageError::Block {
-                page: page.to_owned(),
-                line,
-                reason,
-            })?,
+            Shown::Table(table) => {
+                table.markdown(&stored).map_err(|reason| format!("{page}, line {line}: {reason}"))?
+            }
         };
         filled += &format!("{before}{comment}\n\n{shows}\n{}\n\n{ENDS}", stamped(&stored.stamp));
         stamps.insert(experiment.clone(), stored.stamp.commit);
@@ -169,7 +138,9 @@ pub fn filled(page: &str, text: &str, measurements: &Path) -> Result<String, Pag
         let named = |(name, commit): (&String, &Option<String>)| {
             format!("{name} at {}", commit.as_deref().unwrap_or("no commit"))
         };
-        return Err(PageError::Mixed { page: page.to_owned(), found: stamps.iter().map(named).collect() });
+        let found = stamps.iter().map(named).collect::<Vec<_>>().join(", ");
+        let expected = "expected one commit for all that a page shows: measure again what is older, and store it with --from";
+        return Err(format!("{page} mixes builds: {found}; {expected}").into());
     }
     Ok(filled + rest)
 }

@@ -1,8 +1,8 @@
 //! Measurements that are kept beside the pages that show them: of each only the numbers that are shown.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::fs;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -10,46 +10,11 @@ use serde_json::{Map, Value};
 use super::super::read::Run;
 use super::super::sample::{Sample, samples};
 use super::super::summary::date;
-use crate::record::{Machine, Outcome, Record};
+use crate::Error;
+use crate::record::{Machine, Outcome, Record, current};
 
 /// The version of the format that this program writes.
 const VERSION: u32 = 1;
-
-/// Measurements that cannot be kept or read.
-#[derive(Debug, thiserror::Error)]
-pub enum StoredError {
-    /// Two builds, or two machines.
-    #[error(
-        "'{directory}' mixes {what}: {}; expected measurements of one build on one machine: measure all of it again in a new directory",
-        found.join(" and ")
-    )]
-    Mixed {
-        /// The run.
-        directory: String,
-        /// Commits or machines.
-        what: &'static str,
-        /// Those that there are.
-        found: Vec<String>,
-    },
-    /// It is not there.
-    #[error("'{}' cannot be read: {source}; measure it by gleaner testbed run experiments/{}.toml, and store it with --from", path.display(), path.file_stem().unwrap_or_default().display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It holds something else.
-    #[error("'{}', line {line}: {reason}; store it again with --from", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        /// Why.
-        reason: String,
-    },
-}
 
 /// Where measurements come from, and what their cases have in common: the first line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,15 +58,18 @@ impl Stored {
     ///
     /// # Errors
     /// A run with measurements of several commits or machines.
-    pub fn of(run: &Run, names: &BTreeSet<String>) -> Result<Self, StoredError> {
+    pub fn of(run: &Run, names: &BTreeSet<String>) -> Result<Self, Error> {
         let Some(first) = run.records.first() else { unreachable!("a run that was read has a measurement") };
-        let one = |what, of: &dyn Fn(&Record) -> String| {
+        let one = |what, of: &dyn Fn(&Record) -> String| -> Result<(), String> {
             let found: BTreeSet<String> = run.records.iter().map(of).collect();
-            let directory = run.directory.display().to_string();
-            if found.len() > 1 {
-                return Err(StoredError::Mixed { directory, what, found: found.into_iter().collect() });
+            if found.len() <= 1 {
+                return Ok(());
             }
-            Ok(())
+            let (directory, found) = (run.directory.display(), Vec::from_iter(found).join(" and "));
+            Err(format!(
+                "'{directory}' mixes {what}: {found}; expected measurements of one build on one machine: measure all of it again in a \
+                 new directory"
+            ))
         };
         one("commits", &|record| record.commit.clone().unwrap_or_else(|| "no commit".into()))?;
         one("machines", &|record| format!("{:?}", record.machine))?;
@@ -144,10 +112,17 @@ impl Stored {
     ///
     /// # Errors
     /// One that is not there, or holds something else.
-    pub fn read(path: &Path) -> Result<Self, StoredError> {
-        let text =
-            fs::read_to_string(path).map_err(|source| StoredError::Read { path: path.to_owned(), source })?;
-        let refuse = |line: usize, reason: String| StoredError::Line { path: path.to_owned(), line, reason };
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = fs::read_to_string(path).map_err(|source| {
+            let name = path.file_stem().unwrap_or_default().display();
+            let advice = format!(
+                "measure it by gleaner testbed run experiments/{name}.toml, and store it with --from"
+            );
+            format!("'{}' cannot be read: {source}; {advice}", path.display())
+        })?;
+        let refuse = |line: usize, reason: String| {
+            Error::from(format!("'{}', line {line}: {reason}; store it again with --from", path.display()))
+        };
         let mut lines = text.lines().enumerate();
         let first = lines.next().map(|(_, line)| line).unwrap_or_default();
         let stamp: Stamp = serde_json::from_str(first).map_err(|e| refuse(1, e.to_string()))?;
@@ -157,12 +132,12 @@ impl Stored {
                 format!("its format is {}, and this program reads {VERSION}", stamp.version),
             ));
         }
-        let row = |(i, line): (usize, &str)| -> Result<Row, StoredError> {
+        let row = |(i, line): (usize, &str)| -> Result<Row, Error> {
             let mut row: Row = serde_json::from_str(line).map_err(|e| refuse(i + 1, e.to_string()))?;
             row.case.extend(stamp.case.clone());
             Ok(row)
         };
-        let rows = lines.map(row).collect::<Result<_, _>>()?;
+        let rows = lines.map(row).collect::<Result<_, Error>>()?;
         Ok(Self { stamp, rows })
     }
 
@@ -182,7 +157,7 @@ fn number(name: &str, object: &Map<String, Value>, sample: &Sample) -> Option<f6
         let step: u64 = step.parse().ok()?;
         let mut evaluations = object.get("evaluations")?.as_array()?.iter();
         let found = evaluations.find(|one| one.get("step").and_then(Value::as_u64) == Some(step))?;
-        return found.get(name)?.as_f64();
+        return found.get(current(name))?.as_f64();
     }
     match name {
         "epoch_seconds" => sample.seconds.map(|spread| spread.value),
@@ -194,7 +169,7 @@ fn number(name: &str, object: &Map<String, Value>, sample: &Sample) -> Option<f6
             let best = object.get("best_step")?.as_u64()?;
             sample.evaluations.iter().find(|one| one.step == best).map(|one| one.seconds)
         }
-        name => object.get(name)?.as_f64(),
+        name => object.get(&current(name))?.as_f64(),
     }
 }
 

@@ -6,7 +6,6 @@ use gleaner_statistics::{Spread, median};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::expression::Expression;
 use super::stored::{Row, Stored};
 use crate::experiment::plain;
 
@@ -47,7 +46,7 @@ pub struct Table {
 #[serde(deny_unknown_fields)]
 struct Column {
     head: String,
-    /// What it shows of a measurement: an [`Expression`].
+    /// What it shows of a measurement: a [`Product`].
     value: String,
     /// Which measurements, besides those of the row.
     #[serde(default)]
@@ -84,19 +83,58 @@ enum Show {
     Spread,
 }
 
+/// A product of numbers and of what a measurement has under names, as in `1e3 * seconds` or `dense_bytes_per_step / bytes_per_step`: the
+/// factors, and which of them divide.
+struct Product<'a>(Vec<(bool, &'a str)>);
+
+impl<'a> Product<'a> {
+    fn read(text: &'a str) -> Result<Self, String> {
+        let mut divides = false;
+        let factors = text.split_inclusive(['*', '/']).map(|part| {
+            let factor = (divides, part.trim_end_matches(['*', '/']).trim());
+            divides = part.ends_with('/');
+            factor
+        });
+        let product = Self(factors.collect());
+        let is_word = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || "_@.-".contains(c));
+        match product.0.iter().all(|(_, word)| !word.is_empty() && is_word(word))
+            && !text.ends_with(['*', '/'])
+        {
+            true => Ok(product),
+            false => {
+                Err(format!("'{text}' cannot be read; expected names and numbers with * and / between them"))
+            }
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> {
+        let words = self.0.iter().map(|(_, word)| *word);
+        words.filter(|word| !word.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned)
+    }
+
+    /// Its value; none where a measurement has no such number, or it is infinite.
+    fn value(&self, row: &Row) -> Option<f64> {
+        let value = self.0.iter().try_fold(1.0, |value, (divides, word)| {
+            let factor = row.values.get(*word).copied().or_else(|| word.parse().ok())?;
+            Some(if *divides { value / factor } else { value * factor })
+        });
+        value.filter(|value: &f64| value.is_finite())
+    }
+}
+
 /// What a column shows, read.
 struct Read<'a> {
     column: &'a Column,
-    value: Expression,
-    over: Option<Expression>,
+    value: Product<'a>,
+    over: Product<'a>,
 }
 
 impl Column {
     fn read(&self) -> Result<Read<'_>, String> {
-        let in_column = |reason| format!("column '{}': {reason}", self.head);
-        let expression = |text: &str| text.parse::<Expression>().map_err(in_column);
-        let over = self.over.as_ref().map(|_| expression(self.over_value.as_ref().unwrap_or(&self.value)));
-        Ok(Read { column: self, value: expression(&self.value)?, over: over.transpose()? })
+        let product =
+            |text| Product::read(text).map_err(|reason| format!("column '{}': {reason}", self.head));
+        let over = self.over_value.as_ref().unwrap_or(&self.value);
+        Ok(Read { column: self, value: product(&self.value)?, over: product(over)? })
     }
 
     /// A column for each value of `each`.
@@ -124,8 +162,7 @@ impl Table {
         let mut names = BTreeSet::new();
         for column in self.columns.iter().flat_map(Column::all) {
             let read = column.read()?;
-            read.value.names(&mut names);
-            read.over.iter().for_each(|over| over.names(&mut names));
+            names.extend(read.value.names().chain(read.over.names()));
         }
         Ok(names)
     }
@@ -216,13 +253,12 @@ impl Read<'_> {
     }
 
     fn number(&self, row: &Row, stored: &Stored) -> Option<f64> {
-        let of = |row: &Row, expression: &Expression| expression.value(&|name| row.values.get(name).copied());
-        let value = of(row, &self.value)?;
-        let (Some(differs), Some(over)) = (&self.column.over, &self.over) else { return Some(value) };
+        let value = self.value.value(row)?;
+        let Some(differs) = &self.column.over else { return Some(value) };
         let mut case = row.case.clone();
         case.extend(differs.clone());
         let other = stored.rows.iter().find(|other| other.turn == row.turn && other.case == case)?;
-        Some(value / of(other, over)?)
+        Some(value / self.over.value(other)?)
     }
 }
 

@@ -155,7 +155,7 @@ fn a_block_that_says_what_cannot_be_is_refused_with_its_line() {
         (
             "bytes_per_step / 1e3",
             "bytes_per_step /",
-            "column 'kB': 'bytes_per_step /' cannot be read from its end on",
+            "column 'kB': 'bytes_per_step /' cannot be read; expected names and numbers",
         ),
         ("bytes_per_step / 1e3", "throughput", "column 'kB' has no number"),
         ("seed = [1, 7]", "seed = 9", "column 'best after, s' has no number"),

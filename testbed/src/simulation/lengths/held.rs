@@ -74,13 +74,13 @@ pub(super) struct Held {
     /// Numbers of a note.
     pub note: u32,
     /// Whether it came or was sent as it is now: then it is not encoded again.
-    pub told: bool,
+    pub is_encoded: bool,
 }
 
 impl Held {
     pub(super) fn new(form: Form, entries: f64, common: f64) -> Self {
         let (entries, common) = (entries as f32, common as f32);
-        Self { form, entries, common, rounded: false, piece: false, note: 0, told: false }
+        Self { form, entries, common, rounded: false, piece: false, note: 0, is_encoded: false }
     }
 
     pub(super) fn entries(&self) -> f64 {

@@ -9,11 +9,11 @@ use crate::simulation::trace::{Op, Part, dense_pieces, handled, pieces};
 
 impl Walk<'_> {
     /// Bytes that a bag takes among the others of a message and in messages of its own; as it is encoded.
-    fn told(&mut self, held: Held, len: f64) -> (f64, f64, Held) {
+    fn encoded(&mut self, held: Held, len: f64) -> (f64, f64, Held) {
         let tally = &mut self.workers[self.rank].tally;
         let entries = held.entries();
         let density = entries / len.max(1.0);
-        let encoded = if held.told { 0.0 } else { entries };
+        let encoded = if held.is_encoded { 0.0 } else { entries };
         match held.form {
             Form::Own => {
                 if held.entries > 0.0 {
@@ -27,7 +27,7 @@ impl Walk<'_> {
             }
             Form::Dense { switched: true } if density < 31.0 / 32.0 => {
                 tally.encoded += encoded;
-                tally.dense += if held.told { 0.0 } else { len };
+                tally.dense += if held.is_encoded { 0.0 } else { len };
                 let sparse = entries * self.sizes.entry(density, held.rounded);
                 (sparse.min(self.sizes.dense * len), 0.0, held)
             }
@@ -57,15 +57,15 @@ impl Walk<'_> {
             let bag = if send.after == After::Drop { slot.take() } else { *slot };
             open += HEADER;
             bags.push(bag.map(|bag| {
-                let (among, alone, told) = self.told(bag, self.len(place));
+                let (among, alone, sent) = self.encoded(bag, self.len(place));
                 open += among + 8.0 * f64::from(bag.note);
                 lent += alone;
                 cuts += if alone > 0.0 { dense_pieces(alone) } else { 0 };
-                Held { told: true, ..told }
+                Held { is_encoded: true, ..sent }
             }));
             // What has been encoded travels again as it is.
             if let Some(held) = held.at(place) {
-                held.told = true;
+                held.is_encoded = true;
             }
         }
         let counts = (pieces(open, self.pieces), cuts.min(self.pieces));
@@ -123,7 +123,7 @@ impl Walk<'_> {
             (Form::Aligned, held) => {
                 tally.merged += came.entries();
                 let alone = held.is_none();
-                Held { rounded: came.rounded && alone, told: alone, ..came }
+                Held { rounded: came.rounded && alone, is_encoded: alone, ..came }
             }
             (Form::Sparse, None) => {
                 tally.merged += came.entries();

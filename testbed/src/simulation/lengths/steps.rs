@@ -83,7 +83,7 @@ impl Reader for Walk<'_> {
             match held.at(place) {
                 Some(bag) if bag.form == Form::Aligned && rule.keeps_form() => {
                     bag.rounded |= rounds;
-                    bag.told &= !rounds;
+                    bag.is_encoded &= !rounds;
                 }
                 Some(bag) => {
                     places.push(place);
@@ -188,7 +188,9 @@ impl Reader for Walk<'_> {
         });
         *held.at(first) = all.map(|sum| match sum.form {
             Form::Own => Held::new(Form::Dense { switched }, len, 0.0),
-            Form::Dense { .. } => Held { form: Form::Dense { switched }, piece: false, told: false, ..sum },
+            Form::Dense { .. } => {
+                Held { form: Form::Dense { switched }, piece: false, is_encoded: false, ..sum }
+            }
             _ => Held { piece: false, ..Held::of_sparse(sum.entries(), f64::from(sum.common), len) },
         });
         Ok(())

@@ -71,7 +71,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Runs all workers to their ends; or says who waits for what nobody sends.
+    /// Runs all workers to their ends; or says which rank waits for what is never sent.
     pub(super) fn run(mut self) -> Result<Result<Trace, usize>, LengthsError> {
         let schedules = self.schedules;
         let machine = |schedule: &Schedule| {

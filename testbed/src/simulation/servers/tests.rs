@@ -72,7 +72,7 @@ fn round_robin_uses_both_directions() {
     assert_close(bulk.step, 2.75);
 }
 
-/// Nobody waits for a slow worker but where the synchrony says so.
+/// No worker waits for a slow one but where the synchrony says so.
 #[test]
 fn a_slow_worker_holds_up_whom_the_synchrony_lets_wait() {
     let slow = Served { passes: vec![1.0, 1.0, 1.0, 3.0], rate: 8e9, steps: 60, ..job(4) };
