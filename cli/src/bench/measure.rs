@@ -46,7 +46,6 @@ pub fn measure(bench: &Bench) -> Result<Option<Report>, CommandError> {
 
 fn run(session: &Session, bench: &Bench) -> Result<Option<Report>, CommandError> {
     let (rank, workers, n) = (session.rank(), session.world_size(), bench.params);
-    same_options(session, bench)?;
     let (entrants, refused) = enlist(&bench.choice, |method| bench.set(method), workers as u32, n)?;
     if let Some(path) = bench.svg.as_deref().filter(|_| rank == 0) {
         report::probe(path)?;
