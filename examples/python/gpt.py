@@ -78,7 +78,8 @@ def loss_of(model, inputs, targets):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--method", default="spardl", help="a method of Gleaner, or none for DistributedDataParallel alone")
-    parser.add_argument("--density", type=float, default=0.01, help="the share of entries that a sparse method delivers")
+    parser.add_argument("--density", type=float, help="the share of entries that a sparse method delivers [default: 0.05, with values of 4 bits]")
+    parser.add_argument("--beta1", type=float, help="Adam's momentum [default: 0 with a sparse method, otherwise 0.9]")
     parser.add_argument("--steps", type=int, default=200)
     arguments = parser.parse_args()
 
@@ -86,11 +87,13 @@ def main():
     torch.manual_seed(0)
     train, test = text()
     model = DistributedDataParallel(Gpt())
+    sparse = arguments.method != "none" and gleaner.Method(arguments.method).is_sparse
     if arguments.method != "none":
-        sparse = gleaner.Method(arguments.method).is_sparse
         gleaner.torch.register(model, arguments.method, density=arguments.density if sparse else None)
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    # Entries that wait before they are delivered act as a momentum, so Adam needs none of its own.
+    beta1 = arguments.beta1 if arguments.beta1 is not None else 0.0 if sparse else 0.9
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(beta1, 0.999))
     random = torch.Generator().manual_seed(dist.get_rank())
     held_out = batch(test, 64, torch.Generator().manual_seed(0))
     began = time.monotonic()
