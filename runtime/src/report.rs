@@ -45,7 +45,7 @@ pub fn share_with_bar() {
     HAS_BAR.store(true, Ordering::Relaxed);
 }
 
-/// Tells the launcher something. Returns whether there is one that listens; otherwise the caller may print what it has to
+/// Reports something to the launcher. Returns whether there is one that listens; otherwise the caller may print what it has to
 /// say. Kinds that begin with `launcher.` are the launcher's own.
 pub fn event(kind: &str, body: &impl Serialize) -> bool {
     if std::env::var_os(LAUNCHER).is_none() {

@@ -60,7 +60,7 @@ pub(super) fn mask<T: Element>(
     }
 }
 
-/// The worker's whole contribution went into the sum, from which somebody selected.
+/// The worker's whole contribution went into the sum, from which entries were selected.
 fn commit_sent<T: Element>(
     residual: &mut Written<'_, T>,
     delivered: &[u32],

@@ -31,7 +31,7 @@ impl Member for Mutex<Option<Planned>> {
     }
 }
 
-/// What is told of gradients that are sent late.
+/// What is reported of gradients that are sent late.
 type Looked = (u64, (f64, f64, f64, f64), Vec<(&'static str, String)>);
 
 /// A merging strategy by its name; none for the groups that were given.

@@ -1,4 +1,4 @@
-//! How a job ends: by a failure, by a signal, by the launcher's own death. Nobody is left behind.
+//! How a job ends: by a failure, by a signal, by the launcher's own death. No process is left behind.
 
 use serde_json::json;
 
@@ -116,7 +116,7 @@ fn workers_start_with_the_usual_signals() {
 }
 
 #[test]
-fn nobody_outlives_a_launcher_that_is_killed() {
+fn no_process_outlives_a_launcher_that_is_killed() {
     let nap = nap();
     let launched = shell(3, &format!("trap '' HUP; sleep {nap} & sleep {nap}"));
     eventually("six processes sleep", seconds(10), || sleepers(&nap) == 6);
@@ -135,7 +135,7 @@ fn a_worker_that_ends_takes_its_children_along() {
 }
 
 #[test]
-fn a_daemon_that_keeps_the_output_open_holds_up_nobody() {
+fn a_daemon_that_keeps_the_output_open_holds_up_no_rank() {
     let ended = shell(1, "setsid sleep 9 & sleep 0.2; echo done").end();
     assert_eq!((ended.code, ended.out.as_str()), (0, "[0] done\n"));
     assert!(ended.took < seconds(5), "{:?}", ended.took);

@@ -47,7 +47,7 @@ fn words_arrive_as_they_are_through_any_agent_and_shell() {
             }))
             .end();
             let arguments: String = ARGUMENTS.iter().map(|argument| format!("<{argument}>")).collect();
-            // Shells take IFS from nobody's environment.
+            // Shells do not take IFS from the environment.
             let expected = format!("{arguments}[{}][ \t\n]sh ", ARGUMENTS.concat());
             assert_eq!((ended.code, ended.out), (0, expected), "{shell}, joins: {joins}: {}", ended.err);
         }
@@ -143,7 +143,7 @@ fn namespaces_are_hosts() {
 }
 
 #[test]
-fn a_host_that_does_not_answer_is_named_and_nobody_stays() {
+fn a_host_that_does_not_answer_is_named_and_no_rank_stays() {
     let Some(spaces) = Namespaces::new(&["c"]) else { return };
     let nap = nap();
     let hosts = json!([[spaces.0[0], 2, null], ["nowhere", 1, null]]);

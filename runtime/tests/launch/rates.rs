@@ -103,7 +103,7 @@ fn a_shaped_link_shows_its_rate_in_two_seconds() {
         println!("rank {rank}: {rate:.0} bytes/s, {:.0} µs, in {took:.2} s", latency * 1e6);
         // 200 Mbit/s are 25 million bytes, headers included.
         assert!((rate / 25e6 - 1.0).abs() < 0.15, "{rate} bytes a second over a link of 25e6");
-        // Nothing on the way delays. An acknowledgement that somebody waits for would take 40 ms, and a burst that is still
+        // Nothing on the way delays. An acknowledgement that is waited for would take 40 ms, and a burst that is still
         // in the queue up to 20.
         assert!(latency > 0.0 && latency < 0.01, "{latency} s over links without delay");
         assert!(Duration::from_secs_f64(took) < Duration::from_secs(2), "{took} s");

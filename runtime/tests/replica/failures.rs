@@ -1,4 +1,4 @@
-//! A worker that dies while units travel in the background: everybody hears why, and nothing is half applied.
+//! A worker that dies while units travel in the background: all ranks hear why, and nothing is half applied.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
@@ -42,7 +42,7 @@ fn a_panic_while_units_are_under_way_is_told_to_all_and_leaves_nothing_half_appl
             }
             None
         });
-        assert!(started.elapsed() < Duration::from_secs(8), "nobody waits for a time-out");
+        assert!(started.elapsed() < Duration::from_secs(8), "no rank waits for a time-out");
         let ends: Vec<_> = ends.into_iter().flatten().collect();
         assert_eq!(ends.len(), 3);
         for (failure, parameters) in ends {

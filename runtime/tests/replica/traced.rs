@@ -59,7 +59,7 @@ fn both_stages_are_in_the_timeline_and_waiting_says_for_whom() {
         // The slow rank is the one that the others waited for, but where the scheduler has made another one slower.
         let awaited = whole.iter().filter(|event| event["args"]["for"] == 1).count();
         match rank {
-            1 => assert_eq!(awaited, 0, "nobody waits for itself"),
+            1 => assert_eq!(awaited, 0, "no rank waits for itself"),
             _ => assert!(awaited as u64 >= STEPS / 2, "rank {rank}: {awaited}"),
         }
     }

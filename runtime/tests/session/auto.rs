@@ -106,7 +106,7 @@ fn a_checkpoint_brings_its_method_along() {
     });
 }
 
-/// A worker alone has nobody to send to.
+/// A worker alone has no rank to send to.
 #[test]
 fn one_worker_alone_chooses_too() {
     let layout = Layout::new().parameter("a", 50);

@@ -89,7 +89,7 @@ fn a_cancelled_step_names_who_asked_and_leaves_everything_in_the_residuals() {
                     let before = reducer.residual().unwrap();
 
                     if rank == late {
-                        // Nobody can finish without it, and it learns of the cancelled step when it begins it.
+                        // No rank can finish without it, and it learns of the cancelled step when it begins it.
                         asked.wait();
                     }
                     let handle = start(&mut reducer, 1, &mut books);
@@ -235,7 +235,7 @@ fn many_cancelled_steps_take_no_credit() {
                     books.residual = reducer.residual().unwrap();
                     (cancelled, books)
                 });
-                // Nobody can finish a step that one rank has not begun.
+                // No rank can finish a step that one rank has not begun.
                 let cancelled: Vec<u64> = ends.iter().map(|(cancelled, _)| *cancelled).collect();
                 assert!(cancelled.iter().all(|c| *c == cancelled[0] && *c >= before), "{cancelled:?}");
                 Books::balance(&ends.into_iter().map(|(_, books)| books).collect::<Vec<_>>());
@@ -301,7 +301,7 @@ fn others_are_not_touched_when_one_step_is_cancelled() {
         session.barrier().unwrap();
         cancels
     });
-    // Rank 3 is late, so nobody can finish before it is asked for.
+    // Rank 3 is late, so no rank can finish before it is asked for.
     assert!(ends.iter().all(|cancels| *cancels == ends[0] && *cancels >= 5), "{ends:?}");
 }
 
@@ -313,7 +313,7 @@ fn the_last_step_of_a_job_may_be_cancelled() {
         let ends = job::run(Over::Memory, 5, |session| {
             let mut reducer = reducer(&session, 100, Method::ring());
             if session.rank() == 4 && run % 2 == 0 {
-                // Nobody can finish without it.
+                // No rank can finish without it.
                 std::thread::sleep(Duration::from_millis(2));
             }
             let handle = reducer.start(&gradient(100, session.rank(), 0)).unwrap();
@@ -356,7 +356,7 @@ fn a_failure_counts_more_than_a_request_to_cancel() {
                 }
                 panic!("the job goes on without rank {leaves}")
             });
-            assert!(started.elapsed() < Duration::from_secs(8), "nobody waits for a time-out");
+            assert!(started.elapsed() < Duration::from_secs(8), "no rank waits for a time-out");
             let failures: Vec<_> = ends.into_iter().flatten().collect();
             assert_eq!(failures.len(), 3);
             for failure in failures {

@@ -59,7 +59,7 @@ async fn a_job_of_one_lives_in_a_runtime_of_one_thread() {
 #[test]
 fn joining_and_steps_fail_with_their_sentences_in_tasks() {
     runtime().block_on(async {
-        // Nobody else comes.
+        // No other rank comes.
         let alone = configs(2, Duration::from_millis(300)).swap_remove(0);
         let failed = tokio::spawn(async { Session::join_as(alone).map(drop) }).await.unwrap();
         let sentence = failed.unwrap_err().to_string();

@@ -41,7 +41,7 @@ fn failures(
         }
         None
     });
-    assert!(started.elapsed() < Duration::from_secs(8), "nobody waits for a time-out");
+    assert!(started.elapsed() < Duration::from_secs(8), "no rank waits for a time-out");
     failures.into_iter().flatten().collect()
 }
 
@@ -76,7 +76,7 @@ fn a_rank_that_leaves_in_the_middle_is_named_by_all_others() {
     }
 }
 
-/// The rank that reads what nobody has sent knows it first-hand, and all name the other end.
+/// The rank that reads what was never sent knows it first-hand, and all name the other end.
 #[test]
 fn damage_on_the_way_is_told_by_all_ranks_alike() {
     fn damage(message: Message) -> Result<Message, LinkError> {

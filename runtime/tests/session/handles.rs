@@ -1,4 +1,4 @@
-//! All-reduces that nobody waits for: several at once, on any executor, dropped at any time.
+//! All-reduces that are not waited for: several at once, on any executor, dropped at any time.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -244,7 +244,7 @@ fn reducers_of_nothing_and_of_one_entry_work() {
 
 /// The I/O thread ends small steps itself, while others fill its mailbox: it must not wait for room there.
 #[test]
-fn steps_that_end_while_the_mailbox_is_full_hold_nobody_up() {
+fn steps_that_end_while_the_mailbox_is_full_hold_no_rank_up() {
     const THREADS: usize = 8;
     let (ended, ends) = std::sync::mpsc::channel();
     let worker = move || {

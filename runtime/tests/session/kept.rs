@@ -71,7 +71,7 @@ fn any_number_of_servers_goes_on_from_what_any_other_has_left() {
         let said = goes_on(directory.path(), servers, true, 2);
         assert_eq!(said[0].as_ref().unwrap().0, done);
         if done == 12 {
-            assert!(said == whole, "the bits of a job that nobody interrupted");
+            assert!(said == whole, "the bits of a job that was not interrupted");
         }
     }
 }
@@ -82,7 +82,7 @@ fn a_set_of_states_that_is_not_whole_is_not_gone_on_from() {
     let file =
         |server: u32, servers: u32| directory.path().join(format!("server-{server}-of-{servers}.state"));
     goes_on(directory.path(), 1, false, 2);
-    // Of a cut that was not finished there is one file, and nobody has pushed to it: the set before it has all that there is.
+    // Of a cut that was not finished there is one file, and no rank has pushed to it: the set before it has all that there is.
     let cut = goes_on(directory.path(), 2, true, 0);
     fs::remove_file(file(1, 2)).unwrap();
     for servers in [2, 1, 3] {

@@ -218,9 +218,9 @@ fn a_share_of_the_entries_gives_the_bits_of_one_process() {
     }
 }
 
-/// One worker is slower than the others, at random: under a bound nobody is ever further ahead.
+/// One worker is slower than the others, at random: under a bound no rank is ever further ahead.
 #[test]
-fn nobody_is_further_ahead_than_the_bound() {
+fn no_rank_is_further_ahead_than_the_bound() {
     for (synchrony, bound) in [
         ("bsp", 0),
         ("ssp/0", 0),
@@ -255,7 +255,7 @@ fn nobody_is_further_ahead_than_the_bound() {
                 let last = entered.iter().map(|entered| entered.load(Ordering::SeqCst)).min().unwrap();
                 assert!(
                     last + bound > step,
-                    "{synchrony}: step {step} is over, and somebody is in step {last}"
+                    "{synchrony}: step {step} is over, and a rank is in step {last}"
                 );
                 farthest.fetch_max(step + 1 - last.min(step + 1), Ordering::SeqCst);
             }
@@ -266,7 +266,7 @@ fn nobody_is_further_ahead_than_the_bound() {
         assert!(workers.iter().all(|result| *result == workers[0]), "{synchrony}: the same after a flush");
         assert!(servers.iter().all(Vec::is_empty));
         if bound > 0 {
-            assert!(farthest.load(Ordering::SeqCst) > 0, "{synchrony}: somebody was ahead");
+            assert!(farthest.load(Ordering::SeqCst) > 0, "{synchrony}: a rank was ahead");
         }
     }
 }

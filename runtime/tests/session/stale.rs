@@ -60,7 +60,7 @@ fn dawdle(seed: u64) -> impl Fn(usize, u64) {
     }
 }
 
-/// With bound 0 nobody goes on before all of a step has come: the sums of a barrier, in its order.
+/// With bound 0 no rank goes on before all of a step has come: the sums of a barrier, in its order.
 #[test]
 fn a_bound_of_zero_is_a_barrier() {
     for (seed, over) in (0..).zip(NETWORKS) {
@@ -74,7 +74,7 @@ fn a_bound_of_zero_is_a_barrier() {
     }
 }
 
-/// Who is late changes what nobody sees under these.
+/// Who is late changes nothing that is seen under these.
 #[test]
 fn delays_change_nothing_where_a_worker_sees_what_it_is_told_to_see() {
     for synchrony in ["osp/lgp=off,cap=1,budget=1", "osp/budget=0.5", "local/2", "r2sp"] {
@@ -103,7 +103,7 @@ fn round_robin_takes_pushes_rank_by_rank() {
 
 /// Without a barrier there is an update for each push, in the order in which they arrive: here in this one.
 #[test]
-fn every_push_is_an_update_of_its_own_where_nobody_waits() {
+fn every_push_is_an_update_of_its_own_where_no_rank_waits() {
     let turns: Vec<(usize, u64)> = {
         let mut next = [0; WORKERS as usize];
         let order = [0, 0, 2, 1, 2, 2, 0, 1, 1, 1, 2, 0, 1, 0, 2, 2, 0, 1];

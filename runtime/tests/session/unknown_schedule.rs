@@ -8,7 +8,7 @@ use gleaner_runtime::{Error, Layout};
 
 use crate::job::{self, NETWORKS, gradient};
 
-/// Everybody sends its largest entries to the last rank, one after the other, which adds, selects, and tells everybody.
+/// Every rank sends its largest entries to the last rank, one after the other, which adds, selects, and sends the sum to all.
 #[derive(Clone, Debug)]
 struct LastRankServes;
 

@@ -206,7 +206,7 @@ fn links_are_few() {
 }
 
 #[test]
-fn notes_reach_everybody_in_the_order_of_the_ranks() {
+fn notes_reach_all_ranks_in_the_order_of_the_ranks() {
     for over in NETWORKS {
         let results = job::run(over, 4, |session| {
             session.barrier().unwrap();

@@ -67,7 +67,7 @@ impl Job {
         timeout: Duration,
         strike: Option<(u32, Strike)>,
     ) -> Self {
-        // Bound here and handed to rank 0 as its standard input, so that nobody takes the port in between.
+        // Bound here and handed to rank 0 as its standard input, so that no process takes the port in between.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let rendezvous = listener.local_addr().unwrap().to_string();
         let mut listener = Some(Stdio::from(OwnedFd::from(listener)));
@@ -178,7 +178,7 @@ fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
         Blow::CutOff | Blow::CutLink => {}
     }
     let culprit = if strike.blow == Blow::CutLink { victim.max(other) } else { victim };
-    // A closed connection is noticed at once, silence by the time-out; then there is somebody to ask.
+    // A closed connection is noticed at once, silence by the time-out; then there is a rank to ask.
     let within = if strike.blow == Blow::Kill { timeout / 2 } else { 2 * timeout };
     let limit = Instant::now() + 4 * timeout;
     for rank in (0..workers).rev() {
@@ -194,7 +194,7 @@ fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
             }
             // It had done its part, and the others have left.
             Said::Counted(..) if kind == Kind::Bye => {}
-            // A goodbye overtook bags on other streams. All others have left, and nobody can be asked who is cut off.
+            // A goodbye overtook bags on other streams. All others have left, and no rank can be asked who is cut off.
             Said::Failed(..) if kind == Kind::Bye && transport == Transport::Quic && is_alone => {}
             said => return Err(format!("rank {rank} says {said:?}, expected {culprit} to be named")),
         }

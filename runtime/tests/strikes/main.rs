@@ -67,7 +67,7 @@ fn a_rank_that_is_stopped_or_cut_off_at_any_message_is_named_by_all_others() {
     run_all(all_methods(|number| vec![[Blow::Stop, Blow::CutOff, Blow::CutLink][number as usize % 3]]));
 }
 
-/// While a step is being cancelled, too, a failure counts more, and nobody waits for a verdict that does not come.
+/// While a step is being cancelled, too, a failure counts more, and no rank waits for a verdict that does not come.
 #[test]
 fn a_rank_that_is_struck_while_all_decide_whether_to_cancel_is_named_by_all_others() {
     let blows = [Blow::Kill, Blow::Stop, Blow::CutOff, Blow::CutLink];
@@ -100,7 +100,7 @@ fn a_rank_that_is_struck_in_a_call_of_all_ranks_is_named_by_all_others() {
     run_all(calls.into_iter().flat_map(|work| everywhere(usual(), work, blows)).collect());
 }
 
-/// A rank that is struck when it leaves has done its part: nobody hangs, and nobody else is named.
+/// A rank that is struck when it leaves has done its part: no rank hangs, and no other is named.
 #[test]
 fn a_rank_that_is_struck_when_it_leaves_delays_no_other() {
     let blows = [Blow::Kill, Blow::Stop, Blow::CutOff];
