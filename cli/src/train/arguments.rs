@@ -91,7 +91,8 @@ pub struct TrainArgs {
     /// How parameters follow the updates
     #[arg(long, value_enum, default_value_t)]
     pub optimizer: Optimizer,
-    /// How much of the last update the next one keeps, of adam β₁ [default: 0.9, or 0 with --momentum-correction]
+    /// How much of the last update the next one keeps, of adam β₁ [default: 0.9; 0 with
+    /// --momentum-correction, and with adam where the method is sparse]
     #[arg(long)]
     pub momentum: Option<f32>,
     /// Momentum before selection instead of after it: how much of a worker's last velocity the next one keeps
@@ -180,6 +181,8 @@ impl TrainArgs {
         let whole = self.levers.whole_steps(steps, &lr_drops)?;
         let method = self.choice.method()?.residual(self.residual).select_over(self.select_over);
         method.competes().map_err(crate::choice::ChoiceError::from)?;
+        // Entries that wait until they are delivered bring a momentum of their own (docs, Keeping accuracy).
+        let has_none = corrected || self.optimizer == Optimizer::Adam && method.collective().is_sparse();
         let needs_all = match self.clip_local {
             Some(_) => Some("--clip-local"),
             None => (clip > 0.0).then_some("--clip"),
@@ -222,7 +225,7 @@ impl TrainArgs {
             optimizer: self.optimizer,
             rate_in_residual: self.levers.rate_in_residual,
             clip_update: self.levers.clip_update,
-            momentum: self.momentum.unwrap_or(if corrected { 0.0 } else { 0.9 }),
+            momentum: self.momentum.unwrap_or(if has_none { 0.0 } else { 0.9 }),
             weight_decay: self.weight_decay,
             clip: (clip > 0.0).then_some(clip),
             seed: self.seed,

@@ -49,6 +49,8 @@ pub struct Summary {
     pub method: String,
     /// How parameters followed the updates.
     pub optimizer: &'static str,
+    /// How much of the last update the optimiser kept for the next one, of Adam β₁.
+    pub momentum: f32,
     /// Whether gradients were multiplied by the learning rate before they were accumulated.
     pub rate_in_residual: bool,
     /// When workers exchanged, and what they saw of each other.

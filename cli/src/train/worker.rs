@@ -325,6 +325,7 @@ impl<'a> Run<'a> {
             seconds_paced: settings.uneven.pace.map(|pace| pace.as_secs_f64()),
             method: settings.method.to_string(),
             optimizer: settings.optimizer.name(),
+            momentum: settings.momentum,
             rate_in_residual: settings.rate_in_residual,
             synchrony: settings.synchrony.name(),
             merge,

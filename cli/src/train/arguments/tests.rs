@@ -131,6 +131,20 @@ fn options_that_need_every_step_are_refused_beside_another_synchrony() {
 }
 
 #[test]
+fn adam_has_no_momentum_of_its_own_where_entries_wait() {
+    let momentum = |options: &[&str]| settings(options).unwrap().momentum;
+    for (options, expected) in [
+        (&["--optimizer", "adam"][..], 0.0),
+        (&["--optimizer", "adam", "--method", "ring"], 0.9),
+        (&["--optimizer", "adam", "--momentum", "0.5"], 0.5),
+        (&[], 0.9),
+        (&["--momentum-correction", "0.9"], 0.0),
+    ] {
+        assert_eq!(momentum(options), expected, "{options:?}");
+    }
+}
+
+#[test]
 fn impossible_options_are_refused_by_name() {
     for (option, value) in [
         ("--lr", "-1"),
