@@ -19,7 +19,7 @@ use crate::device::DeviceError;
 use crate::residual::{Collection, NonFinite};
 use crate::{Accumulator, Element, Rank, Reduction};
 pub(crate) use completion::Completion;
-use completion::Runs;
+use completion::RunState;
 
 /// A message to a peer: one of the payloads of a slot.
 #[derive(Clone, Debug)]
@@ -178,7 +178,7 @@ impl<T: Element> Finished<T> {
 pub struct Execution<T: Element = f32> {
     machine: Machine<Values<T>>,
     values: Values<T>,
-    runs: Runs<T>,
+    runs: RunState<T>,
 }
 
 impl<T: Element> Execution<T> {
@@ -189,7 +189,7 @@ impl<T: Element> Execution<T> {
         candidates: Vec<Candidates<T>>,
     ) -> Self {
         let (values, held) = Values::new(program, accumulator.into(), candidates);
-        Self { machine: Machine::new(held), values, runs: Runs::Only }
+        Self { machine: Machine::new(held), values, runs: RunState::Only }
     }
 
     /// With what the method has learnt, for rules that read it, and a seed for stochastic rounding, which must be the same
@@ -364,8 +364,8 @@ impl<T: Element> Execution<T> {
         let blocks = self.values.run.program.schedule.partition.clone();
         let finished = self.values.finish(self.machine.held)?;
         match self.runs {
-            Runs::After(first) => first.completed(finished, &blocks),
-            Runs::Only | Runs::Before(..) => Ok(finished),
+            RunState::After(first) => first.completed(finished, &blocks),
+            RunState::Only | RunState::Before(..) => Ok(finished),
         }
     }
 }

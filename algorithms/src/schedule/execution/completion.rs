@@ -18,7 +18,7 @@ use crate::{Block, Element, Partition};
 
 /// Which of its runs an execution is in.
 #[derive(Debug)]
-pub(super) enum Runs<T: Element> {
+pub(super) enum RunState<T: Element> {
     /// The last.
     Only,
     /// The first of two.
@@ -53,15 +53,15 @@ impl<T: Element> Execution<T> {
     /// ended. These residuals are collected.
     #[must_use]
     pub fn completing(self, program: Arc<Program>, collection: Collection) -> Self {
-        Self { runs: Runs::Before(program, collection), ..self }
+        Self { runs: RunState::Before(program, collection), ..self }
     }
 
     /// Begins the second run, if there is to be one and the first has left something out.
     pub(super) fn begin_second(&mut self) -> Result<bool, ExecutionError> {
-        if !matches!(self.runs, Runs::Before(..)) {
+        if !matches!(self.runs, RunState::Before(..)) {
             return Ok(false);
         }
-        let Runs::Before(program, collection) = std::mem::replace(&mut self.runs, Runs::Only) else {
+        let RunState::Before(program, collection) = std::mem::replace(&mut self.runs, RunState::Only) else {
             return Ok(false);
         };
         let first = &self.values.run.program;
@@ -90,15 +90,15 @@ impl<T: Element> Execution<T> {
         // Other random numbers than the first run has rounded with.
         (run.memory, run.seed) = (memory, !seed);
         let first = FirstRun { finished, partition, collection, rounds, commits, commitment };
-        self.runs = Runs::After(Box::new(first));
+        self.runs = RunState::After(Box::new(first));
         Ok(true)
     }
 
     /// What the first run came to, in the second.
     pub(super) fn first(&self) -> Option<&FirstRun<T>> {
         match &self.runs {
-            Runs::After(first) => Some(first),
-            Runs::Only | Runs::Before(..) => None,
+            RunState::After(first) => Some(first),
+            RunState::Only | RunState::Before(..) => None,
         }
     }
 }
