@@ -67,7 +67,7 @@ pub struct Record {
     pub version: u32,
     /// The name of the experiment.
     pub experiment: String,
-    /// What was measured, by the names of the axes: `command` (bench, train or peer), `method`, `workers`, `seed`, `params`
+    /// What was measured, by the names of the axes: `command` (bench, train or regress), `method`, `workers`, `seed`, `params`
     /// or `model`, `density`, `bandwidth` and whatever else the experiment's file varies.
     pub case: BTreeMap<String, Value>,
     /// Which repetition, from 0.
