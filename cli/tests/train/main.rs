@@ -213,9 +213,9 @@ fn a_checkpoint_that_is_not_what_its_name_says_is_refused() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         let last = said.lines().last().unwrap_or_default();
         assert!(words.iter().all(|word| last.contains(word)), "expected {words:?} in {last}");
-        // All ranks give the reason, not only that another left.
+        // The reason is given by the rank that found it and by the launcher, and not by all ranks.
         let count = said.lines().filter(|line| words.iter().skip(1).all(|word| line.contains(word))).count();
-        assert!(count >= 3, "{said}");
+        assert!((1..=2).contains(&count), "{said}");
         whole.iter().for_each(|(path, content)| fs::write(path, content).unwrap());
     };
     let copy = |from: &str, to: &str| assert!(fs::copy(path(from), path(to)).unwrap() > 0);
