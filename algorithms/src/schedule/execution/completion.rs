@@ -58,12 +58,9 @@ impl<T: Element> Execution<T> {
 
     /// Begins the second run, if there is to be one and the first has left something out.
     pub(super) fn begin_second(&mut self) -> Result<bool, ExecutionError> {
-        if !matches!(self.runs, RunState::Before(..)) {
-            return Ok(false);
-        }
-        let RunState::Before(program, collection) = std::mem::replace(&mut self.runs, RunState::Only) else {
-            return Ok(false);
-        };
+        let RunState::Before(program, collection) = &self.runs else { return Ok(false) };
+        let (program, collection) = (program.clone(), *collection);
+        self.runs = RunState::Only;
         let first = &self.values.run.program;
         if first.whole.iter().all(|whole| *whole) {
             return Ok(false);
