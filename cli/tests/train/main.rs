@@ -197,6 +197,20 @@ fn short_run(folder: &Path, steps: u32, more: &[&str]) -> Output {
 }
 
 #[test]
+fn momentum_that_adam_does_not_need_is_named() {
+    let said = |more: &[&str]| {
+        let text = "--data synthetic --model mlp --workers 2 --steps 2 --batch 4 --evaluate-every 2 --optimizer adam";
+        let options: Vec<&str> = text.split(' ').chain(more.iter().copied()).collect();
+        let output = train(&options).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap().matches("acts as a momentum for adam").count()
+    };
+    assert_eq!(said(&["--momentum", "0.9"]), 1);
+    assert_eq!(said(&[]), 0);
+    assert_eq!(said(&["--momentum", "0.9", "--method", "ring"]), 0);
+}
+
+#[test]
 fn a_checkpoint_that_is_not_what_its_name_says_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(format!("{name}.safetensors"));

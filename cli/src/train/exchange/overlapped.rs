@@ -14,7 +14,7 @@ use crate::train::error::TrainError;
 use crate::train::levers;
 use crate::train::settings::Settings;
 use crate::train::summary::Found;
-use gleaner_trainer::optimizer::{self, Optimizer, Rate, State};
+use gleaner_trainer::optimizer::{self, Descent, Optimizer, Rate, State};
 use gleaner_trainer::parameters::Parameters;
 
 /// See the module.
@@ -60,6 +60,18 @@ impl<'s> Overlapped<'s> {
             say(format_args!(
                 "gleaner: {option} needs the norm of the whole gradient, so all layers are exchanged together after the backward \
                  pass (--merge single)"
+            ));
+        }
+        let is_sparse = settings.method.collective().is_sparse();
+        if let Descent::Adam(adam) = settings.descent()
+            && adam.momentum > 0.0
+            && is_sparse
+            && rank == 0
+        {
+            say(format_args!(
+                "gleaner: --momentum {} comes on top of what waits in the residuals, which acts as a momentum for adam: training is \
+                 slower; leave the option out, or give 0",
+                adam.momentum
             ));
         }
         Ok(Self {
