@@ -28,6 +28,10 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
         received,
         training,
         reached(samples),
+        frontier("frontier-training", "training loss", samples, |e| e.last()?.training_loss),
+        frontier("frontier", "lowest held-out loss", samples, |e| {
+            e.iter().map(|evaluation| evaluation.loss).min_by(f64::total_cmp)
+        }),
         step,
         breakdown,
         bytes,
@@ -156,6 +160,45 @@ fn reached(samples: &[&Sample]) -> Figure {
         shape: Shape::Rows,
         value: Quantity { name: "time of training".into(), unit: Unit::Seconds },
         against: None,
+        panels,
+    }
+}
+
+/// What a training came to, against what its steps cost in bytes: a line for each method, from density to density.
+fn frontier(
+    id: &'static str,
+    name: &str,
+    samples: &[&Sample],
+    value: fn(&[Evaluation]) -> Option<f64>,
+) -> Figure {
+    let points = |of_label: &[&Sample], _: &[&Sample]| {
+        let mut densities: BTreeMap<Option<&String>, Vec<&Sample>> = BTreeMap::new();
+        for &sample in of_label {
+            densities.entry(sample.axes.get("density")).or_default().push(sample);
+        }
+        let point = |of_density: &Vec<&Sample>| {
+            let bytes: Vec<f64> = of_density.iter().filter_map(|s| s.bytes).collect();
+            let mean = Spread::mean(&bytes)?.value;
+            let losses: Vec<f64> = of_density.iter().filter_map(|s| value(&s.evaluations)).collect();
+            Some(Point::of(Some(mean), Spread::mean(&losses)?, of_density))
+        };
+        let mut points: Vec<Point> = densities.values().filter_map(point).collect();
+        points.sort_by(|a, b| a.x.unwrap_or_default().total_cmp(&b.x.unwrap_or_default()));
+        points
+    };
+    let mut panels = panels(&settings(samples, Some("density")), points);
+    // A frontier has something to compare.
+    panels.retain(|panel| panel.series.iter().map(|series| series.points.len()).sum::<usize>() > 2);
+    Figure {
+        id,
+        title: "Loss against bytes of a step",
+        caption: format!(
+            "The {name} of a whole training against what the worker that receives most receives in a step; lower and further to the left is \
+             better. A line goes from density to density. {SEEDS}"
+        ),
+        shape: Shape::Lines,
+        value: Quantity { name: name.into(), unit: Unit::None },
+        against: Some(Quantity { name: "received in a step".into(), unit: Unit::Bytes }),
         panels,
     }
 }
