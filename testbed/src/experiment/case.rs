@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::peers::is_peer;
+use crate::peers;
 
 use super::options::{self, FAULTS, LAUNCHED, LINK, plain};
 
@@ -59,7 +59,12 @@ impl Case {
 
     /// Whether another library is measured.
     pub fn is_of_peer(&self) -> bool {
-        is_peer(&self.method())
+        peers::is_peer(&self.method())
+    }
+
+    /// Whether another library is measured that sends every value as 32 bits.
+    pub fn is_dense_peer(&self) -> bool {
+        self.is_of_peer() && !peers::compresses(&self.method())
     }
 
     /// The same with other values of these options.

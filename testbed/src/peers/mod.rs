@@ -23,7 +23,11 @@ pub const DDP: &str = "ddp";
 
 /// Trainings by DistributedDataParallel: without a communication hook, with 16-bit values, and with PowerSGD of these ranks. They
 /// are methods of `train`, too.
-pub const HOOKS: [&str; 6] = ["torch", "torch-fp16", "powersgd-1", "powersgd-2", "powersgd-3", "powersgd-4"];
+pub const HOOKS: [&str; 6] =
+    [TORCH_DENSE, "torch-fp16", "powersgd-1", "powersgd-2", "powersgd-3", "powersgd-4"];
+
+/// The first of them, which compresses nothing.
+const TORCH_DENSE: &str = "torch";
 
 /// What all-reduces made-up gradients: methods of `bench`.
 const ALL_REDUCES: [&str; 3] = ["open-mpi", "mpich", "gloo"];
@@ -31,6 +35,11 @@ const ALL_REDUCES: [&str; 3] = ["open-mpi", "mpich", "gloo"];
 /// Whether a method is another library.
 pub fn is_peer(method: &str) -> bool {
     method == DDP || HOOKS.contains(&method) || ALL_REDUCES.contains(&method)
+}
+
+/// Whether a library sends less than every value as 32 bits.
+pub fn compresses(method: &str) -> bool {
+    HOOKS.contains(&method) && method != TORCH_DENSE
 }
 
 /// How the data of a training with a hook begin: a directory with files like MNIST's follows.
