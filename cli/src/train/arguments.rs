@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use gleaner_algorithms::collectives::MethodError;
 use gleaner_algorithms::merging;
 use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
 use gleaner_algorithms::{SelectOver, synchrony};
@@ -14,7 +15,7 @@ use super::settings::Settings;
 use super::target::Target;
 use super::uneven::{Balance, Uneven};
 use super::worker::metrics;
-use crate::choice::Choice;
+use crate::choice::{Choice, ChoiceError};
 use crate::roles::Servers;
 use gleaner_trainer::data::Source;
 use gleaner_trainer::device::Place;
@@ -181,7 +182,7 @@ impl TrainArgs {
             self.lr_drops.iter().map(|share| (share * steps as f64).ceil() as u64).collect();
         let whole = self.levers.whole_steps(steps, &lr_drops)?;
         let method = self.choice.method()?.residual(self.residual).select_over(self.select_over);
-        method.competes().map_err(crate::choice::ChoiceError::from)?;
+        method.competes().map_err(ChoiceError::from)?;
         // Entries that wait until they are delivered bring a momentum of their own (docs, Keeping accuracy).
         let has_none = corrected || self.optimizer == Optimizer::Adam && method.collective().is_sparse();
         let needs_all = match self.clip_local {
@@ -210,10 +211,9 @@ impl TrainArgs {
             device: self.device,
             method: self
                 .levers
-                .completing(method)
+                .set(method)
                 .corrected(correction)
                 .whole_steps(whole)
-                .dense_below(self.levers.dense_below)
                 .on_nonfinite(self.on_nonfinite),
             synchrony: synchrony::named(&self.synchrony)?.into(),
             merge: merging::named(merge)?.into(),
@@ -244,6 +244,7 @@ impl TrainArgs {
             layer_times: self.layer_times.clone(),
             metrics: self.metrics.clone(),
         };
+        settings.method.share_fits().map_err(MethodError::from).map_err(ChoiceError::from)?;
         self.check(&settings)?;
         settings.expect_fit()?;
         Ok(settings)

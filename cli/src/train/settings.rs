@@ -169,6 +169,7 @@ impl Settings {
             ("--optimizer", plain, (self.optimizer != Optimizer::Sgd).then(|| self.optimizer.name().into())),
             ("--rate-in-residual", plain, self.rate_in_residual.then(|| "it".into())),
             ("--ef21", plain, self.method.correction().ef21.then(|| "it".into())),
+            ("--norm-share", layers, self.method.follows_norm_share().map(|share| share.to_string())),
             ("--clip-update", plain, self.clip_update.map(|norm| norm.to_string())),
             ("--on-nonfinite", alone, (self.method.nonfinite() == OnNonFinite::Skip).then(|| "skip".into())),
             (

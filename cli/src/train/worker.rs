@@ -330,6 +330,7 @@ impl<'a> Run<'a> {
             select_over: settings.method.selects_over().name(),
             groups,
             density: density(&settings.method, self.parameters.count()),
+            mean_density: self.exchange.mean_density(),
             steps: settings.steps,
             steps_skipped: self.exchange.skipped(),
             first_step: self.first_step,

@@ -145,6 +145,12 @@ impl Options {
                 "its layers travel in steps of their own; select over each group",
             );
         }
+        if self.method.follows_norm_share().is_some() {
+            return unfit(
+                "a share of the norm",
+                "its layers travel in steps of their own; leave the share out",
+            );
+        }
         if self.synchrony.local().is_some() {
             if self.method.correction().momentum > 0.0 {
                 return unfit(

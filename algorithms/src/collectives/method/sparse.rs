@@ -33,6 +33,9 @@ impl Method {
                 "with steps that deliver every entry, in which n values would travel; leave them out",
             );
         }
+        if method.norm_share.is_some() {
+            return refused("with a share of the norm, which is not looked at there; leave the share out");
+        }
         let shape = method.shape(workers, n)?;
         if (!method.collective.is_sparse() || shape.k == n) && !method.keeps_entries(&shape)? {
             return refused(
@@ -81,6 +84,7 @@ impl Method {
             whole: none,
             dense_below: 0,
             complete: false,
+            norm_share: None,
             ..self.clone()
         };
         if whole.collective.is_sparse() && !whole.is_auto() {

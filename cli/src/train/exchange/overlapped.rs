@@ -202,6 +202,10 @@ impl Exchange for Overlapped<'_> {
         self.findings.clone()
     }
 
+    fn mean_density(&self) -> Option<f64> {
+        self.overlap.gradients().mean_density()
+    }
+
     fn optimizer_state(&self) -> Result<State, TrainError> {
         Ok(self.optimizer.state()?)
     }
