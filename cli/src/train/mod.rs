@@ -146,6 +146,7 @@ fn table(s: &Summary) -> String {
                 s.dense_bytes_per_step / s.bytes_per_step.max(1.0),
             ),
         ),
+        ("density", s.mean_density.map(|mean| mean_density(s.density, mean)).unwrap_or_default()),
         ("parameters", format!("{}… on every rank", &s.parameters_digest[..16])),
     ];
     let rows = rows.into_iter().filter(|(_, value)| !value.is_empty());
@@ -153,6 +154,10 @@ fn table(s: &Summary) -> String {
         let _ = writeln!(text, "{name:14} {value}");
         text
     })
+}
+
+fn mean_density(set: f64, mean: f64) -> String {
+    format!("{:.2}% in the mean over all steps, of {:.2}% that were allowed", 100.0 * mean, 100.0 * set)
 }
 
 /// Waiting of less than so many seconds in all is not worth a word.

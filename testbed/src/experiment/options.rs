@@ -50,6 +50,7 @@ const TRAIN: &[&str] = &[
     "deliver_all",
     "dense_below",
     "complete_sums",
+    "norm_share",
     "warmup_density",
     "on_nonfinite",
     "evaluate_every",

@@ -113,6 +113,26 @@ fn groups_compete_where_the_largest_entries_are_selected() {
 }
 
 #[test]
+fn the_density_follows_a_share_of_the_norm_where_it_can() {
+    let share = |options: &[&str]| {
+        let options = [&["--norm-share"], options].concat();
+        settings(&options).map(|settings| settings.method.follows_norm_share())
+    };
+    assert_eq!(share(&["0.5"]).unwrap(), Some(0.5));
+    for (options, named) in [
+        (&["1"][..], "is 1; expected a number above 0 and below 1"),
+        (&["NaN"], "is NaN; expected"),
+        (&["0.5", "--method", "ring"], "with ring, which delivers every entry"),
+        (&["0.5", "--method", "auto"], "with the method auto"),
+        (&["0.5", "--warmup-density", "10"], "with a density warm-up"),
+        (&["0.5", "--select-over", "gradient"], "with selection over the whole gradient"),
+    ] {
+        let refusal = share(options).unwrap_err().to_string();
+        assert!(refusal.contains(named), "{options:?}: {refusal}");
+    }
+}
+
+#[test]
 fn options_that_need_every_step_are_refused_beside_another_synchrony() {
     assert_eq!(
         settings(&["--synchrony", "osp/lgp=off", "--clip", "1"]).unwrap().synchrony.name(),
@@ -127,6 +147,7 @@ fn options_that_need_every_step_are_refused_beside_another_synchrony() {
         ("--momentum-correction", "0.5"),
         ("--optimizer", "adam"),
         ("--clip-update", "1"),
+        ("--norm-share", "0.5"),
     ] {
         let other = if option == "--momentum-correction" { "local/4" } else { "osp" };
         let options = [option, value, "--method", "topka", "--synchrony"];

@@ -73,6 +73,11 @@ pub trait Exchange {
         Vec::new()
     }
 
+    /// The mean share of the entries that was asked for, where the density follows the share of the norm.
+    fn mean_density(&self) -> Option<f64> {
+        None
+    }
+
     /// What the optimiser keeps, as a checkpoint of the model holds it; nothing where [`save`](Self::save) writes it.
     fn optimizer_state(&self) -> Result<State, TrainError>;
 
