@@ -76,7 +76,7 @@ impl<T: Element> Group<T> {
         let mut residual = match home {
             Home::Host => Residual::new(partition, quotas).corrected(method.correction()),
             Home::Sparse => Residual::sparse(partition, quotas),
-            Home::Device(device) if method.correction().touches_gradients() => {
+            Home::Device(device) if method.correction().needs_main_memory() => {
                 return Err(corrected_on(&*device).into());
             }
             Home::Device(device) => Residual::on(device, partition, quotas)?,
@@ -275,7 +275,7 @@ fn window(volume: Volume) -> u64 {
 /// Corrections look at gradients in main memory.
 fn corrected_on<T: Element>(device: &dyn Device<T>) -> DeviceError {
     DeviceError::Other(format!(
-        "momentum correction and local clipping are done in main memory, and the gradients are to stay on {}: leave the correction \
+        "momentum correction, local clipping and a decay of the residual are done in main memory, and the gradients are to stay on {}: leave the correction \
          out, or hand the gradients over in main memory",
         device.name()
     ))

@@ -2,6 +2,7 @@
 
 mod candidates;
 mod completing;
+mod decaying;
 mod display;
 mod following;
 mod sparse;
@@ -338,6 +339,7 @@ impl Method {
         self.competes()?;
         self.sums_fit(n)?;
         self.share_fits()?;
+        self.decay_fits()?;
         if let Some(selection) = &shape.selection {
             selector.check()?;
             if n >= u32::MAX as usize {

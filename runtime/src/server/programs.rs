@@ -69,6 +69,10 @@ impl Pushing {
         if method.correction().ef21 {
             return Err(CorrectionError::Ef21Served.into());
         }
+        if method.correction().decay.is_some() {
+            let servers = "parameter servers, which step by what is pushed, late or not; do without servers, or leave the decay out";
+            return Err(CorrectionError::DecayBeside(servers).into());
+        }
         if method.completes_sums() {
             return Err(CorrectionError::SumsServed.into());
         }
@@ -224,11 +228,13 @@ mod tests {
     fn what_no_server_can_do_is_refused() {
         let every = WholeSteps { every: NonZeroU64::new(5), at: Vec::new() };
         let changes = Correction { momentum: 0.5, ef21: true, ..Correction::default() };
+        let decays = Correction { decay: Some(0.5), ..Correction::default() };
         let spardl = Method::spardl;
         for (method, named) in [
             (spardl().whole_steps(every), "steps, or parameters, of which every entry is delivered"),
             (spardl().dense_below(10), "steps, or parameters, of which every entry is delivered"),
             (spardl().complete_sums(), "completed sums were asked for with parameter servers"),
+            (spardl().corrected(decays), "a decay of the residual was asked for with parameter servers"),
             (spardl().norm_share(0.5), "a share of the norm was asked for with parameter servers"),
             (spardl().corrected(changes), "EF21 was asked for with parameter servers"),
         ] {

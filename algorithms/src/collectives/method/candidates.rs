@@ -43,6 +43,7 @@ impl Method {
         }
         self.competes()?;
         self.share_fits()?;
+        self.decay_fits()?;
         let asked = self.collective.options();
         let mut candidates = Vec::new();
         for listed in methods.into_iter().filter(|method| method.collective.suits_auto()) {

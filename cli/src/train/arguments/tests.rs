@@ -51,6 +51,11 @@ fn momentum_is_either_the_optimizers_or_the_workers() {
             "--clip-update: expected nothing",
         ),
         (&["--clip-local", "0"], "expected a number above 0"),
+        (&["--residual-decay", "1.5"], "expected a number above 0 and up to 1"),
+        (&["--residual-decay", "0.9", "--momentum-correction", "0.8"], "with momentum correction"),
+        (&["--sign-update", "--optimizer", "adam"], "--sign-update: expected --optimizer sgd"),
+        (&["--sign-update", "--clip-update", "1"], "--sign-update: expected nothing of --clip-update"),
+        (&["--sign-update", "--rate-in-residual"], "--sign-update: expected nothing of --clip-update"),
     ] {
         let refusal = settings(options).unwrap_err().to_string();
         assert!(refusal.contains(named), "{options:?}: {refusal}");
@@ -62,10 +67,10 @@ fn clipping_by_the_norm_of_the_whole_gradient_merges_all_layers() {
     let merge = |options: &[&str]| settings(options).map(|settings| settings.merge.name());
     assert_eq!(merge(&[]).unwrap(), "optimal");
     assert_eq!(merge(&["--merge", "layer-wise"]).unwrap(), "layer-wise");
-    for clip in ["--clip", "--clip-local"] {
-        assert_eq!(merge(&[clip, "1"]).unwrap(), "single");
-        assert_eq!(merge(&[clip, "1", "--merge", "single"]).unwrap(), "single");
-        let refusal = merge(&[clip, "1", "--merge", "optimal"]).unwrap_err().to_string();
+    for (clip, value) in [("--clip", "1"), ("--clip-local", "1"), ("--dct", "64")] {
+        assert_eq!(merge(&[clip, value]).unwrap(), "single");
+        assert_eq!(merge(&[clip, value, "--merge", "single"]).unwrap(), "single");
+        let refusal = merge(&[clip, value, "--merge", "optimal"]).unwrap_err().to_string();
         assert!(
             refusal.starts_with("--merge: expected single") && refusal.contains("found optimal"),
             "{refusal}"
@@ -148,6 +153,8 @@ fn options_that_need_every_step_are_refused_beside_another_synchrony() {
         ("--optimizer", "adam"),
         ("--clip-update", "1"),
         ("--norm-share", "0.5"),
+        ("--residual-decay", "0.9"),
+        ("--dct", "64"),
     ] {
         let other = if option == "--momentum-correction" { "local/4" } else { "osp" };
         let options = [option, value, "--method", "topka", "--synchrony"];
@@ -174,6 +181,7 @@ fn adam_has_no_momentum_of_its_own_where_entries_wait() {
         (&["--optimizer", "adam", "--momentum", "0.5"], 0.5),
         (&[], 0.9),
         (&["--momentum-correction", "0.9"], 0.0),
+        (&["--residual-decay", "0.99"], 0.0),
     ] {
         assert_eq!(momentum(options), expected, "{options:?}");
     }
