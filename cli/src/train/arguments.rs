@@ -256,6 +256,7 @@ impl TrainArgs {
             metrics: self.metrics.clone(),
         };
         settings.method.share_fits().map_err(MethodError::from).map_err(ChoiceError::from)?;
+        settings.method.decay_fits().map_err(MethodError::from).map_err(ChoiceError::from)?;
         self.check(&settings)?;
         settings.expect_fit()?;
         Ok(settings)

@@ -8,7 +8,7 @@ impl Method {
     ///
     /// # Errors
     /// Methods of which nothing waits, or which may become such a one.
-    pub(super) fn decay_fits(&self) -> Result<(), CorrectionError> {
+    pub fn decay_fits(&self) -> Result<(), CorrectionError> {
         let beside = match self.correction.decay {
             Some(_) if self.is_auto() => {
                 "the method auto, which may choose one of which nothing waits; name a method, or leave the decay out"

@@ -53,6 +53,7 @@ fn momentum_is_either_the_optimizers_or_the_workers() {
         (&["--clip-local", "0"], "expected a number above 0"),
         (&["--residual-decay", "1.5"], "expected a number above 0 and up to 1"),
         (&["--residual-decay", "0.9", "--momentum-correction", "0.8"], "with momentum correction"),
+        (&["--residual-decay", "0.9", "--method", "ring"], "with a dense method"),
         (&["--sign-update", "--optimizer", "adam"], "--sign-update: expected --optimizer sgd"),
         (&["--sign-update", "--clip-update", "1"], "--sign-update: expected nothing of --clip-update"),
         (&["--sign-update", "--rate-in-residual"], "--sign-update: expected nothing of --clip-update"),
