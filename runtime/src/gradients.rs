@@ -57,6 +57,8 @@ pub struct Gradients {
     weights: Vec<u64>,
     /// The density that follows the share of the norm, if one was asked for.
     density: Option<AdaptiveDensity>,
+    /// The share of the norm that was delivered in the step that was looked at last.
+    delivered: Option<f64>,
     /// Under local clipping, the gradients of this step by parameter until all are there: their norm decides. Of parameters that
     /// are not sparse, values without indices.
     held: Vec<Entries>,
@@ -152,6 +154,7 @@ impl Gradients {
             kept: Vec::new(),
             weights: Vec::new(),
             density,
+            delivered: None,
             held: vec![Entries::default(); ready.len()],
             ready,
             given: 0,

@@ -20,6 +20,12 @@ impl Gradients {
         self.density.as_ref().map(AdaptiveDensity::mean_density)
     }
 
+    /// The share of the squared norm that was delivered in the last of each 20 steps, as it was the last time, on all workers together. None where
+    /// the density does not follow it, and before it was looked at.
+    pub fn delivered_norm_share(&self) -> Option<f64> {
+        self.delivered
+    }
+
     /// Counts a step that was delivered, and takes another density if the norm was looked at in it and that says so. All ranks call it
     /// together, between two steps.
     pub(super) fn follow_share(&mut self) -> Result<(), Error> {
@@ -37,6 +43,7 @@ impl Gradients {
         let [before, left] = own.fold([0.0, 0.0], |[a, b], (before, left)| [a + before, b + left]);
         let [before, left] = self.sum_of_norms([before, left])?;
         let delivered = (before > 0.0).then(|| ((before - left) / before).clamp(0.0, 1.0));
+        self.delivered = delivered;
         let Some(density) = &mut self.density else { return Ok(()) };
         if density.follow(delivered) {
             self.aim()?;

@@ -185,12 +185,23 @@ fn the_delivered_share_comes_near_what_was_asked_for() {
             }
             let sums: Vec<_> =
                 (600..640).map(|s| delivered(&session, &mut gradients, s, folder.path())).collect();
-            (sums, gradients.mean_density().unwrap())
+            let said = gradients.delivered_norm_share().unwrap();
+            (sums, gradients.mean_density().unwrap(), said)
         });
-        let sums = ranks.iter().flat_map(|(sums, _)| sums);
+        let sums = ranks.iter().flat_map(|(sums, ..)| sums);
         let (before, left) = sums.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let (found, mean) = (1.0 - left / before, ranks[0].1);
         println!("asked for {share}, delivered {found}, mean density {mean}");
+        // What they say of step 639.
+        let last = ranks
+            .iter()
+            .map(|(sums, ..)| sums[39])
+            .fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let expected = 1.0 - last.1 / last.0;
+        assert!(
+            ranks.iter().all(|(_, _, said)| (said - expected).abs() < 1e-6),
+            "{ranks:?}, expected {expected}"
+        );
         let odds = |share: f64| share / (1.0 - share);
         match share < 0.5 {
             true => {
@@ -272,7 +283,7 @@ fn what_has_no_density_to_follow_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), 0);
     let fixed = session.gradients(&apart(), Method::spardl().density(0.05)).unwrap();
-    assert_eq!(fixed.mean_density(), None);
+    assert_eq!((fixed.mean_density(), fixed.delivered_norm_share()), (None, None));
     fixed.save(&path).unwrap();
     let mut follows = session.gradients(&apart(), method(0.5)).unwrap();
     let other = follows.load(&path).unwrap_err().to_string();

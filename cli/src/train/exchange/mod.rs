@@ -78,6 +78,11 @@ pub trait Exchange {
         None
     }
 
+    /// The share of the norm that a step delivered when it was looked at last.
+    fn delivered_norm_share(&self) -> Option<f64> {
+        None
+    }
+
     /// What the optimiser keeps, as a checkpoint of the model holds it; nothing where [`save`](Self::save) writes it.
     fn optimizer_state(&self) -> Result<State, TrainError>;
 

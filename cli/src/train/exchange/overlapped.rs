@@ -217,6 +217,10 @@ impl Exchange for Overlapped<'_> {
         self.overlap.gradients().mean_density()
     }
 
+    fn delivered_norm_share(&self) -> Option<f64> {
+        self.overlap.gradients().delivered_norm_share()
+    }
+
     fn optimizer_state(&self) -> Result<State, TrainError> {
         Ok(self.optimizer.state()?)
     }
