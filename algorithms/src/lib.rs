@@ -17,6 +17,7 @@ mod accumulator;
 mod allotment;
 pub mod bag;
 pub mod collectives;
+pub mod density;
 pub mod device;
 pub mod element;
 pub mod forecast;

@@ -1,6 +1,7 @@
 //! Synchronising a model's gradients step by step.
 
 mod collecting;
+mod following;
 mod health;
 mod regrouping;
 mod saving;
@@ -14,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::density::AdaptiveDensity;
 use gleaner_algorithms::device::{Device, DeviceSlice};
-use gleaner_algorithms::{Accumulator, Method, Reduction, SelectOver, Sparsity, shares};
+use gleaner_algorithms::{Accumulator, Method, Reduction};
 
 use crate::algorithm::Outcome;
 use crate::auto::{Auto, AutoChoice};
@@ -54,6 +55,10 @@ pub struct Gradients {
     kept: Vec<(usize, Accumulator)>,
     /// By which the parameters' groups share k, if they compete for it and have agreed on that.
     weights: Vec<u64>,
+    /// The density that follows the share of the norm, if one was asked for.
+    density: Option<AdaptiveDensity>,
+    /// The share of the norm that was delivered in the step that was looked at last.
+    delivered: Option<f64>,
     /// Under local clipping, the gradients of this step by parameter until all are there: their norm decides. Of parameters that
     /// are not sparse, values without indices.
     held: Vec<Entries>,
@@ -114,7 +119,8 @@ impl Gradients {
     ) -> Result<Self, Error> {
         let layout = &layout.apart(method.is_dense_below());
         let by_name = Arc::new(layout.by_name()?);
-        let methods = methods(&session, layout, &method)?;
+        let methods = sharing::methods(&session, layout, &method)?;
+        let density = following::begin(layout, &method, device.as_deref())?;
         let mut auto = None;
         if method.is_auto() {
             auto = Some(Auto::new(&session, &methods)?);
@@ -147,6 +153,8 @@ impl Gradients {
             keeps: false,
             kept: Vec::new(),
             weights: Vec::new(),
+            density,
+            delivered: None,
             held: vec![Entries::default(); ready.len()],
             ready,
             given: 0,
@@ -303,6 +311,7 @@ impl Gradients {
         if skipped.is_none() {
             self.revise()?;
             counted.map_or(Ok(()), |counted| self.share_out(&counted))?;
+            self.follow_share()?;
         }
         let (layout, by_name) = (self.layout.clone(), self.by_name.clone());
         let (workers, reduction) = (self.session.workers, Reduction::Sum);
@@ -400,41 +409,6 @@ impl Gradients {
 /// Distinguishes the first group of gradients from those that are exchanged side by side with them.
 fn stream(channel: u64) -> u64 {
     channel << 16
-}
-
-/// The method of each group and how many entries it has. k of all entries is shared out to those that are not sparse, of which
-/// all entries are delivered.
-fn methods(session: &Inner, layout: &Layout, method: &Method) -> Result<Vec<(Method, usize)>, Error> {
-    let entries: Vec<usize> = (0..layout.group_count()).map(|g| layout.layers(g).entries()).collect();
-    let over = method.selects_over() == SelectOver::Gradient && entries.len() > 1;
-    let of_group = |(number, (method, n)): (usize, (Method, usize))| -> Result<(Method, usize), Error> {
-        let method = match () {
-            () if layout.is_sparse(number) => method.beside(session.workers, n)?,
-            () if layout.is_whole(number) => method.whole_beside(),
-            () => method,
-        };
-        Ok((method, n))
-    };
-    let methods: Vec<(Method, usize)> = match method.sparsity() {
-        Sparsity::Density(_) if !over => entries.iter().map(|&n| (method.clone(), n)).collect(),
-        sparsity => {
-            let k = sparsity.k(layout.selected_from()).map_err(MethodError::from)?;
-            let is_whole = |number| layout.is_sparse(number) || layout.is_whole(number);
-            let selected = |(number, &n): (usize, &usize)| if is_whole(number) { 0 } else { n };
-            let selected: Vec<usize> = entries.iter().enumerate().map(selected).collect();
-            let lengths: Vec<u64> = selected.iter().map(|&n| n as u64).collect();
-            let shares = match over {
-                true => shares::by_weight(k, &lengths, &selected),
-                false => shares::by_length(k, &selected),
-            };
-            shares
-                .into_iter()
-                .zip(entries)
-                .map(|(k, n)| (method.clone().selecting(Sparsity::K(k)), n))
-                .collect()
-        }
-    };
-    methods.into_iter().enumerate().map(of_group).collect()
 }
 
 /// What all ranks must agree on, a line each.

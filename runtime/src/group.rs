@@ -16,6 +16,7 @@ use crate::failure::Error;
 use crate::health::Watch;
 use crate::link::OVERHEAD;
 use crate::mailbox::Window;
+use crate::squares;
 
 /// See the module.
 pub(crate) struct Group<T: Element = f32> {
@@ -34,6 +35,8 @@ pub(crate) struct Group<T: Element = f32> {
     version: u64,
     /// What is looked at now and then, of gradients that are asked how they fare.
     pub(crate) watch: Option<Watch>,
+    /// The squared L2 norms of what was selected from in the last step that they were looked at in, and of what was left, until they are taken.
+    pub(crate) squares: Option<(f64, f64)>,
 }
 
 /// Where a residual lies, and what of it.
@@ -73,7 +76,7 @@ impl<T: Element> Group<T> {
         let mut residual = match home {
             Home::Host => Residual::new(partition, quotas).corrected(method.correction()),
             Home::Sparse => Residual::sparse(partition, quotas),
-            Home::Device(device) if method.correction().touches_gradients() => {
+            Home::Device(device) if method.correction().needs_main_memory() => {
                 return Err(corrected_on(&*device).into());
             }
             Home::Device(device) => Residual::on(device, partition, quotas)?,
@@ -83,9 +86,19 @@ impl<T: Element> Group<T> {
             residual = residual.revertible()?;
         }
         let volumes = (routine.shape().clone(), routine.volumes::<T>()?);
-        let (number, accumulator, version, watch) = (0, None, 0, None);
-        let group =
-            Self { layers, routine, residual, reduction, number, volumes, accumulator, version, watch };
+        let (number, accumulator, version, watch, squares) = (0, None, 0, None, None);
+        let group = Self {
+            layers,
+            routine,
+            residual,
+            reduction,
+            number,
+            volumes,
+            accumulator,
+            version,
+            watch,
+            squares,
+        };
         // Refused now rather than in the first step.
         let program = group.routine.prepared().program.clone();
         let nothing = Execution::new(program, Arc::new(Vec::<T>::new()), Vec::new());
@@ -181,6 +194,7 @@ impl<T: Element> Group<T> {
     /// Ends a step: what was delivered leaves the residual, and the method learns from it.
     pub(crate) fn commit(&mut self, finished: Finished<T>) -> Result<Delivered<T>, Error> {
         let before = self.looked_at();
+        let squared = self.squared();
         // If it is shared, the residual copies it.
         self.accumulator = None;
         let partition = self.residual.partition().clone();
@@ -190,6 +204,9 @@ impl<T: Element> Group<T> {
             let left = |range| self.residual.read(range).unwrap_or_default();
             let looked = before.map(|before| (before, watch.amount::<T, _>(left)));
             watch.end_step(self.routine.shape().k, looked);
+        }
+        if let Some(before) = squared {
+            self.squares = Some((before, squares::waiting(&self.residual)?));
         }
         if changed {
             self.change()?;
@@ -203,6 +220,15 @@ impl<T: Element> Group<T> {
         let watch = self.watch.as_ref().filter(|watch| watch.is_due())?;
         let Some(Accumulator::Host(values)) = &self.accumulator else { return None };
         Some(watch.amount::<T, _>(|range| &values[range]))
+    }
+
+    /// The squared norm of what a step selects from, if it is looked at in this step.
+    fn squared(&self) -> Option<f64> {
+        let looks = self.routine.method().looks_at_norm_in(self.routine.memory().steps);
+        let Some(Accumulator::Host(values)) = self.accumulator.as_ref().filter(|_| looks) else {
+            return None;
+        };
+        Some(squares::of(values))
     }
 
     /// Goes over to another method, between two steps. What was not delivered stays.
@@ -249,7 +275,7 @@ fn window(volume: Volume) -> u64 {
 /// Corrections look at gradients in main memory.
 fn corrected_on<T: Element>(device: &dyn Device<T>) -> DeviceError {
     DeviceError::Other(format!(
-        "momentum correction and local clipping are done in main memory, and the gradients are to stay on {}: leave the correction \
+        "momentum correction, local clipping and a decay of the residual are done in main memory, and the gradients are to stay on {}: leave the correction \
          out, or hand the gradients over in main memory",
         device.name()
     ))

@@ -42,6 +42,7 @@ mod sentence;
 mod server;
 mod session;
 mod silence;
+mod squares;
 pub mod staged;
 mod steps;
 mod tag;

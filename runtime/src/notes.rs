@@ -48,6 +48,7 @@ pub(crate) enum Purpose {
     Epoch = 12,
     Waits = 13,
     Choose = 14,
+    Norms = 15,
 }
 
 impl Purpose {
@@ -71,6 +72,7 @@ impl Purpose {
             11 => "replica()",
             13 => "share() of waits",
             14 => "the first start() of a sparse reducer with the method auto",
+            15 => "wait() where the density follows the share of the norm",
             12 => "step() at the end of an epoch",
             _ => "an unknown call",
         }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::density::NormShareError;
 use gleaner_algorithms::residual::norm;
 use gleaner_algorithms::{Element, Method, Reduction};
 
@@ -77,6 +78,10 @@ impl<T: Element> Reducer<T> {
     ) -> Result<Self, Error> {
         let layout = Layout::new().parameter(name, n);
         let by_name = Arc::new(layout.by_name()?);
+        if method.follows_norm_share().is_some() {
+            let reducer = "a reducer, whose steps are not looked at; use gradients, or leave the share out";
+            return Err(MethodError::from(NormShareError::Beside(reducer)).into());
+        }
         // The default coding is for sums of 32-bit gradients.
         let method =
             if T::NAME == f32::NAME && reduction.has_residual() { method } else { method.or_exact() };

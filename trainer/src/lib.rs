@@ -2,6 +2,7 @@
 //! but that each has its share of the data.
 
 pub mod data;
+pub mod dct;
 pub mod device;
 pub mod layers;
 pub mod models;

@@ -9,6 +9,7 @@ mod adam;
 
 pub use adam::Adam;
 
+use crate::dct::Dct;
 use crate::error::TrainerError;
 use crate::parameters::{Parameter, Parameters};
 use gleaner_algorithms::synchrony::Sgd;
@@ -53,9 +54,34 @@ pub enum Rate {
     Within(f32),
 }
 
+/// How an update becomes the gradient that the descent follows.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// The transform of the gradients that were exchanged, which is taken back; of parameters in main memory that are no embeddings.
+    pub dct: Option<Dct>,
+    /// Whether only signs are followed, as in Signum (Bernstein, Wang, Azizzadenesheli and Anandkumar, ICML 2018).
+    pub signs: bool,
+}
+
+impl Reading {
+    fn value(&self, value: f32) -> f32 {
+        if self.signs && value != 0.0 { value.signum() } else { value }
+    }
+
+    fn apply(&self, gradient: &mut [f32], is_embedding: bool) {
+        if let Some(dct) = self.dct.as_ref().filter(|_| !is_embedding) {
+            dct.inverse(gradient);
+        }
+        if self.signs {
+            gradient.iter_mut().for_each(|value| *value = self.value(*value));
+        }
+    }
+}
+
 /// What the descent keeps of the parameters, where these are.
 pub struct Optimizer {
     descent: Descent,
+    reading: Reading,
     decays: Decays,
     kept: Kept,
 }
@@ -75,7 +101,7 @@ impl Optimizer {
     ///
     /// # Errors
     /// A device without enough memory.
-    pub fn new(parameters: &Parameters, descent: Descent) -> Result<Self, TrainerError> {
+    pub fn new(parameters: &Parameters, descent: Descent, reading: Reading) -> Result<Self, TrainerError> {
         let is_host = |parameter: &Parameter| parameter.variable().device().is_cpu();
         let kept = if parameters.list.iter().all(is_host) {
             let zeros = || parameters.list.iter().map(|parameter| vec![0.0; parameter.count()]).collect();
@@ -84,7 +110,7 @@ impl Optimizer {
             let zeros = |_| parameters.list.iter().map(|p| p.variable().zeros_like()).collect();
             Kept::Device(descent.kept().iter().map(zeros).collect::<Computed<_>>()?)
         };
-        Ok(Optimizer { descent, decays: Decays::default(), kept })
+        Ok(Optimizer { descent, reading, decays: Decays::default(), kept })
     }
 
     /// What the descent keeps, by name: of each parameter the values, in row-major order.
@@ -139,20 +165,23 @@ impl Optimizer {
             Rate::Within(rate) => (self.descent.of_steps(rate), 1.0),
         };
         self.decays.advance(descent);
-        let decays = self.decays;
+        let (decays, reading) = (self.decays, &self.reading);
         match &mut self.kept {
             Kept::Host { values: kept, gradient } => {
                 for (number, parameter) in parameters.list.iter_mut().enumerate() {
                     if parameter.is_embedding() && is_plain(descent) {
                         let entries = update.sparse(&parameter.name)?;
                         parameter.update(|values| {
-                            entries.iter().for_each(|(i, mean)| values[i as usize] -= rate * (factor * mean));
+                            entries.iter().for_each(|(i, mean)| {
+                                values[i as usize] -= rate * reading.value(factor * mean)
+                            });
                         })?;
                         continue;
                     }
                     gradient.clear();
                     gradient.resize(parameter.count(), 0.0);
                     update.add_to(&parameter.name, gradient, factor)?;
+                    reading.apply(gradient, parameter.is_embedding());
                     let mut kept = kept.iter_mut().map(|kept| &mut kept[number][..]);
                     let (Some(first), second) = (kept.next(), kept.next()) else { continue };
                     parameter.update(|values| match (descent, second) {
@@ -167,7 +196,8 @@ impl Optimizer {
             }
             Kept::Device(kept) => {
                 for (number, parameter) in parameters.list.iter().enumerate() {
-                    let gradient = mean(update, parameter, factor)?;
+                    let mean = mean(update, parameter, factor)?;
+                    let gradient = if reading.signs { mean.sign()? } else { mean };
                     let of_parameter: Vec<Tensor> = kept.iter().map(|kept| kept[number].clone()).collect();
                     let next = step(descent, parameter.variable(), &of_parameter, &gradient, rate, decays)?;
                     kept.iter_mut().zip(next).for_each(|(kept, next)| kept[number] = next);

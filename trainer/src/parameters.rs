@@ -14,6 +14,8 @@ use gleaner_candle::{Overlap, OverlapError, Rows, with_values};
 use gleaner_runtime::Session;
 use sha2::{Digest, Sha256};
 
+use crate::dct::Dct;
+
 use gleaner_statistics::random::Generator;
 
 /// A parameter as layers use it: as it is watched in a step of training, and itself otherwise.
@@ -207,6 +209,27 @@ impl Parameters {
             }
         }
         Ok(())
+    }
+
+    /// Transforms the gradients of all parameters but embeddings.
+    ///
+    /// # Errors
+    /// What has failed on a device.
+    pub fn transform(&self, gradient: &mut GradStore, dct: &Dct) -> Result<()> {
+        for variable in
+            self.list.iter().filter(|parameter| !parameter.is_embedding()).map(Parameter::variable)
+        {
+            let Some(own) = gradient.remove(variable) else { continue };
+            let mut values: Vec<f32> = own.flatten_all()?.to_vec1()?;
+            dct.forward(&mut values);
+            gradient.insert(variable, Tensor::from_vec(values, own.shape(), own.device())?);
+        }
+        Ok(())
+    }
+
+    /// The transform of these, in blocks of so many values.
+    pub fn dct(&self, block: usize) -> Dct {
+        Dct::new(block, self.list.iter().map(Parameter::count))
     }
 
     /// SHA-256 over the names and the little-endian values, in order: equal on two workers if every bit is equal.

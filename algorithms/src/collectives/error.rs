@@ -3,6 +3,7 @@
 use super::{COLLECTIVES, Method};
 use crate::SparsityError;
 use crate::bag::Coding;
+use crate::density::NormShareError;
 use crate::residual::CorrectionError;
 use crate::selectors::{Selector, SelectorError};
 use crate::sentence::did_you_mean;
@@ -142,6 +143,9 @@ pub enum MethodError {
     /// An invalid correction.
     #[error(transparent)]
     Correction(#[from] CorrectionError),
+    /// A share of the norm that no density can follow.
+    #[error(transparent)]
+    NormShare(#[from] NormShareError),
     /// What a selector chooses is indexed in the whole gradient.
     #[error(
         "the selector {selector} looks at {n} entries at once; expected at most {most}: leave it out, or give each part of the \

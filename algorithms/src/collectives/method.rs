@@ -2,7 +2,9 @@
 
 mod candidates;
 mod completing;
+mod decaying;
 mod display;
+mod following;
 mod sparse;
 
 use std::sync::Arc;
@@ -36,6 +38,8 @@ pub struct Method {
     complete: bool,
     nonfinite: OnNonFinite,
     over: SelectOver,
+    /// The share of the norm that the density follows, if it does.
+    norm_share: Option<f64>,
 }
 
 impl Method {
@@ -117,6 +121,7 @@ impl Method {
             complete: false,
             nonfinite: OnNonFinite::Refuse,
             over: SelectOver::Group,
+            norm_share: None,
         }
     }
 
@@ -333,6 +338,8 @@ impl Method {
         self.correction.check()?;
         self.competes()?;
         self.sums_fit(n)?;
+        self.share_fits()?;
+        self.decay_fits()?;
         if let Some(selection) = &shape.selection {
             selector.check()?;
             if n >= u32::MAX as usize {

@@ -17,6 +17,8 @@ pub struct Trial<T: Element = f32> {
     may_lose: bool,
     /// The momentum, where changes of velocities are accumulated.
     ef21: Option<T>,
+    /// The share of the residuals that each step keeps, where they decay.
+    decay: Option<T>,
     step: u64,
 }
 
@@ -27,7 +29,7 @@ pub struct Outcome<T: Element = f32> {
     pub step: u64,
     /// The gradients; with momentum correction, the velocities after them, and in EF21 by how much these have changed.
     pub gradients: Vec<Vec<T>>,
-    /// The residuals before the step.
+    /// The residuals before the step; where they decay, what is left of them in it.
     pub old: Vec<Vec<T>>,
     /// The residuals after the step.
     pub new: Vec<Vec<T>>,
@@ -79,7 +81,8 @@ impl<T: Element> Trial<T> {
         let may_lose = collection != Collection::Global && method.collective().is_sparse();
         let correction = method.correction();
         let ef21 = correction.ef21.then(|| T::from_f64(f64::from(correction.momentum)));
-        Self { ensemble, collection, may_lose, ef21, step: 0 }
+        let decay = correction.decay.map(|decay| T::from_f64(f64::from(decay)));
+        Self { ensemble, collection, may_lose, ef21, decay, step: 0 }
     }
 
     /// Which residuals are collected.
@@ -121,7 +124,10 @@ impl<T: Element> Trial<T> {
         let holders = facts.flat_map(|facts| &facts.holders).map(|holders| holders.count).max().unwrap_or(1);
         let stochastic = self.ensemble.shape().coding.is_stochastic();
         let neutral = self.ensemble.reduction().neutral();
-        let old = self.residuals()?;
+        let mut old = self.residuals()?;
+        if let Some(decay) = self.decay {
+            old.iter_mut().flatten().for_each(|value| *value = decay * *value);
+        }
         let mut executions = Vec::new();
         let mut moved = Vec::new();
         for (rank, gradient) in gradients.iter().enumerate() {

@@ -17,6 +17,9 @@ pub struct Correction {
     /// changed, and not the velocity, enters the residual, which then holds what of this worker's velocity the others do not know. The optimiser adds up
     /// all updates, and steps by their sum. With momentum correction, and without masking.
     pub ef21: bool,
+    /// Decay of the residual (Peng, Quesnelle and Kingma: DeMo, 2024, Algorithm 1): the share β, in (0, 1], of what waits that each step keeps,
+    /// residual ← β·residual + gradient. What waits is a momentum then, and the optimiser needs none. None for all of it.
+    pub decay: Option<f32>,
     /// Local gradient clipping (§3.2): a worker's gradient is shortened to this norm divided by √P before it is accumulated.
     pub clip: Option<f32>,
     /// Density warm-up (§3.3): the density falls from 25% to what the method is set to over this many steps. 0 for none.
@@ -39,6 +42,12 @@ pub enum CorrectionError {
         "EF21 was asked for {0}; expected momentum correction beside it, whose velocities it sends the changes of, and no masking"
     )]
     Ef21(&'static str),
+    /// No such share of what waits.
+    #[error("the decay of the residual is {0}; expected a number above 0 and up to 1, such as 0.999")]
+    Decay(f32),
+    /// What has residuals of another kind, or none.
+    #[error("a decay of the residual was asked for with {0}")]
+    DecayBeside(&'static str),
     /// No such norm.
     #[error("the norm to clip to is {0}; expected a number above 0")]
     Clip(f32),
@@ -84,8 +93,8 @@ pub enum CorrectionError {
     SumsLong(usize),
     /// Velocities of something that has no mean.
     #[error(
-        "momentum correction and clipping are for gradients that are added up, which a {0} does not; choose the sum, or \
-         leave them out"
+        "momentum correction, clipping and a decay of the residual are for gradients that are added up, which a {0} does not; choose the \
+         sum, or leave them out"
     )]
     NotASum(&'static str),
     /// A share that its type rounds to all.
@@ -93,6 +102,11 @@ pub enum CorrectionError {
         "the momentum correction {0} is 1 as {1}, and a velocity would never decay; choose less, or a wider type"
     )]
     Rounded(f32, &'static str),
+    /// A share of what waits that its type rounds to all.
+    #[error(
+        "the decay of the residual {0} is 1 as {1}, and nothing would decay; choose less, or a wider type"
+    )]
+    DecayRounded(f32, &'static str),
 }
 
 crate::sentence::debug_as_sentence!(CorrectionError);
@@ -104,15 +118,15 @@ const FIRST: f64 = 0.25;
 const TIMES: f64 = 4.0;
 
 impl Correction {
-    /// Whether it changes gradients before they are accumulated.
-    pub fn touches_gradients(&self) -> bool {
-        self.momentum > 0.0 || self.clip.is_some()
+    /// Whether it changes gradients or residuals as they are accumulated, which is done in main memory.
+    pub fn needs_main_memory(&self) -> bool {
+        self.momentum > 0.0 || self.clip.is_some() || self.decay.is_some()
     }
 
     /// Refuses numbers that make no sense.
     ///
     /// # Errors
-    /// A momentum outside [0, 1), masking without momentum, or a norm that is not above 0.
+    /// A momentum outside [0, 1), masking without momentum, a decay outside (0, 1] or beside momentum, or a norm that is not above 0.
     pub fn check(&self) -> Result<(), CorrectionError> {
         if !(0.0..1.0).contains(&self.momentum) {
             return Err(CorrectionError::Momentum(self.momentum));
@@ -125,6 +139,14 @@ impl Correction {
             (true, _, true) => return Err(CorrectionError::Ef21("with masking")),
             _ => {}
         }
+        match self.decay {
+            Some(decay) if !(decay > 0.0 && decay <= 1.0) => return Err(CorrectionError::Decay(decay)),
+            Some(_) if self.momentum > 0.0 => {
+                let velocities = "momentum correction, whose velocities decay already, also as in EF21; leave one of them out";
+                return Err(CorrectionError::DecayBeside(velocities));
+            }
+            _ => {}
+        }
         match self.clip {
             Some(norm) if !(norm > 0.0 && norm.is_finite()) => Err(CorrectionError::Clip(norm)),
             _ => Ok(()),
@@ -134,12 +156,16 @@ impl Correction {
     /// Refuses what does not go with values of a type, or with a reduction.
     ///
     /// # Errors
-    /// Momentum or clipping of what is not summed, or a momentum that is 1 once it is rounded to the type.
+    /// Momentum, clipping or a decay of what is not summed, or a momentum or a decay that is 1 once it is rounded to the type.
     pub fn fits<T: Element>(&self, reduction: &Reduction<T>) -> Result<(), CorrectionError> {
-        if (self.momentum > 0.0 || self.clip.is_some()) && !reduction.has_residual() {
+        if self.needs_main_memory() && !reduction.has_residual() {
             return Err(CorrectionError::NotASum(reduction.name()));
         }
-        match T::from_f64(f64::from(self.momentum)) >= T::ONE {
+        let is_all = |share: f32| T::from_f64(f64::from(share)) >= T::ONE;
+        if let Some(decay) = self.decay.filter(|&decay| decay < 1.0 && is_all(decay)) {
+            return Err(CorrectionError::DecayRounded(decay, T::NAME));
+        }
+        match is_all(self.momentum) {
             true => Err(CorrectionError::Rounded(self.momentum, T::NAME)),
             false => Ok(()),
         }
@@ -193,6 +219,9 @@ impl fmt::Display for Correction {
         }
         if self.ef21 {
             write!(f, " as in EF21")?;
+        }
+        if let Some(decay) = self.decay {
+            write!(f, ", residual decay {decay}")?;
         }
         if let Some(norm) = self.clip {
             write!(f, ", clipped to norm {norm}")?;
@@ -332,9 +361,19 @@ mod tests {
         for norm in [0.0, -1.0, f32::INFINITY, f32::NAN] {
             assert!(matches!(Correction { clip: Some(norm), ..none }.check(), Err(CorrectionError::Clip(_))));
         }
+        for decay in [0.0, -0.5, 1.5, f32::NAN] {
+            assert!(matches!(
+                Correction { decay: Some(decay), ..none }.check(),
+                Err(CorrectionError::Decay(_))
+            ));
+        }
+        let beside = Correction { decay: Some(0.5), momentum: 0.5, ..none }.check();
+        assert!(matches!(beside, Err(CorrectionError::DecayBeside(_))), "{beside:?}");
+        assert_eq!(Correction { decay: Some(1.0), ..none }.check(), Ok(()));
         assert_eq!(Correction { mask: true, ..none }.check(), Err(CorrectionError::Mask));
         assert_eq!(
-            Correction { mask: true, momentum: 0.9, clip: Some(1.0), warm_up: 9, ef21: false }.check(),
+            Correction { mask: true, momentum: 0.9, clip: Some(1.0), warm_up: 9, ef21: false, decay: None }
+                .check(),
             Ok(())
         );
         let ef21 = Correction { ef21: true, ..none };
@@ -352,6 +391,12 @@ mod tests {
             momentum(0.999).fits(&Reduction::<bf16>::Sum),
             Err(CorrectionError::Rounded(0.999, bf16::NAME))
         );
+        let decays = |decay| Correction { decay: Some(decay), ..Correction::default() };
+        assert_eq!(
+            decays(0.999).fits(&Reduction::<bf16>::Sum),
+            Err(CorrectionError::DecayRounded(0.999, bf16::NAME))
+        );
+        assert_eq!(decays(1.0).fits(&Reduction::<bf16>::Sum), Ok(()));
         assert_eq!(momentum(0.999).fits(&Reduction::<f16>::Sum), Ok(()));
         assert_eq!(momentum(0.9).fits(&Reduction::<f32>::Max), Err(CorrectionError::NotASum("max")));
         let clip = Correction { clip: Some(1.0), ..none };

@@ -4,8 +4,10 @@
 //! itself dropped on the way; at all others it is the worker's whole accumulated gradient. That is exactly
 //! conservation: no entry is lost, no matter which worker dropped it.
 
+mod before;
 mod commit;
 mod correction;
+mod decay;
 mod options;
 mod sparse;
 mod versions;
@@ -17,12 +19,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::bag::Entries;
-use crate::device::{Device, DeviceError, DeviceValues, Given};
+use crate::device::{Device, DeviceError, Given};
 use crate::select::{STRIDE, surplus};
-use crate::{Accumulator, Block, Element, Partition, SparseValues, select};
+use crate::{Accumulator, Block, Element, Partition, select};
+use before::Before;
 pub(crate) use commit::settle;
 use correction::Velocity;
 pub use correction::{Correction, CorrectionError, norm};
+use decay::Decay;
 pub use options::{Collection, OnNonFinite};
 pub use versions::{Committed, Lent, VersionError};
 pub use waiting::Waiting;
@@ -89,22 +93,10 @@ pub struct Residual<T: Element = f32> {
     spare: Vec<Entries<T>>,
     /// What is accumulated in place of the gradient, under momentum correction.
     velocity: Option<Velocity<T>>,
+    /// By how much what waits decays in each step, if it does.
+    decay: Option<Decay<T>>,
     /// What the residual was before this step, if the step may have to leave no trace.
     before: Option<Before<T>>,
-}
-
-/// A residual before a step, as far as the step's gradient has come.
-#[derive(Debug, Default)]
-struct Before<T: Element> {
-    values: Vec<T>,
-    /// What stands in place of `values` on a device.
-    there: Option<Box<dyn DeviceValues<T>>>,
-    /// What stands in place of `values` where only entries are held.
-    entries: Option<SparseValues<T>>,
-    velocity: Vec<T>,
-    zero: bool,
-    /// Whether the step's gradient has begun to come to a device, or to entries.
-    given: bool,
 }
 
 impl<T: Element> Residual<T> {
@@ -150,16 +142,18 @@ impl<T: Element> Residual<T> {
             pieces: vec![Vec::new(); blocks],
             spare: vec![Entries::default(); blocks],
             velocity: None,
+            decay: None,
             before: None,
             partition,
         }
     }
 
-    /// Accumulates velocities instead of gradients, and masks them, if the correction says so. Its other two parts are for
-    /// those that hold the whole gradient, and for the schedules.
+    /// Accumulates velocities instead of gradients, and masks them, or lets what waits decay, if the correction says so. Its other parts
+    /// are for those that hold the whole gradient, and for the schedules.
     #[must_use]
     pub fn corrected(self, correction: &Correction) -> Self {
-        Self { velocity: Velocity::new(correction, self.partition.entries()), ..self }
+        let velocity = Velocity::new(correction, self.partition.entries());
+        Self { velocity, decay: Decay::new(correction), ..self }
     }
 
     /// Lets [`revert`](Self::revert) undo a step, at the price of a copy of the residual in each step.
@@ -287,13 +281,15 @@ impl<T: Element> Residual<T> {
             false => Entries::default(),
         };
         let collected: usize = self.pieces[b].iter().map(|(_, piece)| piece.len()).sum();
-        let more = self.before.is_some() || self.velocity.is_some();
+        let more = self.before.is_some() || self.velocity.is_some() || self.decay.is_some();
         let mut at = from;
         for part in part.chunks(if more { PIECE } else { STRIDE }) {
             let here = at..at + part.len();
             if let Some(before) = &mut self.before {
                 before.remember(here.clone(), values, self.velocity.as_ref());
             }
+            let mut decay = self.decay.as_mut().filter(|_| !self.zero);
+            decay.iter_mut().for_each(|decay| decay.apply(&mut values[here.clone()]));
             // With nothing to select or nothing predicted, no candidates are collected.
             let threshold = self.quotas[b].and(self.thresholds[b]).unwrap_or(T::from_magnitude(T::INFINITE));
             let mut pass = |part: &[T]| {
@@ -304,7 +300,10 @@ impl<T: Element> Residual<T> {
                 None => pass(part),
                 Some(velocity) => velocity.advance(at, part, pass),
             }
-            .map_err(|index| at + index)?;
+            .map_err(|index| {
+                decay.iter().for_each(|decay| decay.undo(&mut values[here.clone()], index));
+                at + index
+            })?;
             if self.quotas[b].is_some_and(|k| collected + found.len() > surplus(k as usize, len)) {
                 // The prediction was far too low: the selection does without.
                 self.thresholds[b] = None;
@@ -328,7 +327,8 @@ impl<T: Element> Residual<T> {
         let sum = |(i, &gradient): (usize, &T)| {
             let velocity = self.velocity.as_ref();
             let new = velocity.map_or(gradient, |v| v.made(v.values[entry + i], gradient));
-            if self.zero { new } else { values[entry + i] + new }
+            let old = self.decay.as_ref().map_or(values[entry + i], |decay| decay.of(values[entry + i]));
+            if self.zero { new } else { old + new }
         };
         let count = rest.iter().enumerate().filter(|pair| !sum(*pair).is_finite()).count();
         NonFinite { entry, count }
@@ -412,36 +412,5 @@ impl<T: Element> Residual<T> {
     /// The blocks of this residual.
     pub fn partition(&self) -> &Partition {
         &self.partition
-    }
-}
-
-impl<T: Element> Before<T> {
-    /// How many entries it remembers.
-    fn len(&self) -> usize {
-        match (&self.there, &self.entries) {
-            (Some(there), _) => there.len(),
-            (None, Some(entries)) => entries.len(),
-            (None, None) => self.values.len(),
-        }
-    }
-
-    /// Gives what the residual was.
-    fn take(&mut self) -> Accumulator<T> {
-        self.given = false;
-        match (self.there.take(), self.entries.take()) {
-            (Some(there), _) => there.into(),
-            (None, Some(entries)) => entries.into(),
-            (None, None) => Arc::new(std::mem::take(&mut self.values)).into(),
-        }
-    }
-
-    /// Remembers what is at some positions. A residual that is zero is known.
-    fn remember(&mut self, here: Range<usize>, values: &[T], velocity: Option<&Velocity<T>>) {
-        if !self.zero {
-            self.values[here.clone()].copy_from_slice(&values[here.clone()]);
-        }
-        if let Some(velocity) = velocity {
-            self.velocity[here.clone()].copy_from_slice(&velocity.values[here]);
-        }
     }
 }

@@ -14,6 +14,7 @@ mod completed;
 mod complexity;
 mod conservation;
 mod corrections;
+mod decaying;
 mod decoders;
 mod dense;
 mod ef21;

@@ -110,10 +110,10 @@ impl Method {
         self.0.nonfinite() == OnNonFinite::Skip
     }
 
-    /// Whether gradients are changed before they are accumulated, which is done in main memory.
+    /// Whether gradients or residuals are changed as they are accumulated, which is done in main memory.
     #[getter]
     fn corrects(&self) -> bool {
-        self.0.correction().touches_gradients()
+        self.0.correction().needs_main_memory()
     }
 
     /// The same method, with steps left out on all ranks where one has values that are not finite.

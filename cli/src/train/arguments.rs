@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use gleaner_algorithms::collectives::MethodError;
 use gleaner_algorithms::merging;
 use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
 use gleaner_algorithms::{SelectOver, synchrony};
@@ -14,7 +15,7 @@ use super::settings::Settings;
 use super::target::Target;
 use super::uneven::{Balance, Uneven};
 use super::worker::metrics;
-use crate::choice::Choice;
+use crate::choice::{Choice, ChoiceError};
 use crate::roles::Servers;
 use gleaner_trainer::data::Source;
 use gleaner_trainer::device::Place;
@@ -92,7 +93,7 @@ pub struct TrainArgs {
     #[arg(long, value_enum, default_value_t)]
     pub optimizer: Optimizer,
     /// How much of the last update the next one keeps, of adam β₁ [default: 0.9; 0 with
-    /// --momentum-correction, and with adam where the method is sparse]
+    /// --momentum-correction and --residual-decay, and with adam where the method is sparse]
     #[arg(long)]
     pub momentum: Option<f32>,
     /// Momentum before selection instead of after it: how much of a worker's last velocity the next one keeps
@@ -167,6 +168,7 @@ impl TrainArgs {
             clip: self.clip_local,
             warm_up: self.warmup_density,
             ef21: self.levers.ef21,
+            decay: self.levers.residual_decay,
         };
         correction.check()?;
         let corrected = correction.momentum > 0.0;
@@ -181,27 +183,35 @@ impl TrainArgs {
             self.lr_drops.iter().map(|share| (share * steps as f64).ceil() as u64).collect();
         let whole = self.levers.whole_steps(steps, &lr_drops)?;
         let method = self.choice.method()?.residual(self.residual).select_over(self.select_over);
-        method.competes().map_err(crate::choice::ChoiceError::from)?;
+        method.competes().map_err(ChoiceError::from)?;
         // Entries that wait until they are delivered bring a momentum of their own (docs, Keeping accuracy).
-        let has_none = corrected || self.optimizer == Optimizer::Adam && method.collective().is_sparse();
+        let has_none = corrected
+            || correction.decay.is_some()
+            || self.optimizer == Optimizer::Adam && method.collective().is_sparse();
         let needs_all = match self.clip_local {
             Some(_) => Some("--clip-local"),
-            None => (clip > 0.0).then_some("--clip"),
+            None if clip > 0.0 => Some("--clip"),
+            None => self.levers.dct.map(|_| "--dct"),
         };
         let merge = self.merge.as_deref().unwrap_or(if needs_all.is_some() { "single" } else { "optimal" });
         if needs_all.is_some() && merge != "single" {
             return Err(TrainError::Setting {
                 option: "--merge",
-                expected: "single, or nothing, beside --clip and --clip-local, which need the norm of the whole gradient before \
-                           any of it is exchanged",
+                expected: "single, or nothing, beside --clip, --clip-local and --dct, which need the whole gradient before any of it \
+                           is exchanged",
                 found: merge.into(),
             });
         }
-        if clip > 0.0 && self.layer_times.is_some() {
+        let at_once = if clip > 0.0 {
+            Some(format!("--clip {clip}"))
+        } else {
+            self.levers.dct.map(|n| format!("--dct {n}"))
+        };
+        if let Some(found) = at_once.filter(|_| self.layer_times.is_some()) {
             return Err(TrainError::Setting {
                 option: "--layer-times",
-                expected: "no --clip, beside which all gradients are taken from the backward pass at once",
-                found: format!("--clip {clip}"),
+                expected: "no --clip and no --dct, beside which all gradients are taken from the backward pass at once",
+                found,
             });
         }
         let settings = Settings {
@@ -210,10 +220,9 @@ impl TrainArgs {
             device: self.device,
             method: self
                 .levers
-                .completing(method)
+                .set(method)
                 .corrected(correction)
                 .whole_steps(whole)
-                .dense_below(self.levers.dense_below)
                 .on_nonfinite(self.on_nonfinite),
             synchrony: synchrony::named(&self.synchrony)?.into(),
             merge: merging::named(merge)?.into(),
@@ -228,6 +237,8 @@ impl TrainArgs {
             optimizer: self.optimizer,
             rate_in_residual: self.levers.rate_in_residual,
             clip_update: self.levers.clip_update,
+            dct: self.levers.dct,
+            sign_update: self.levers.sign_update,
             momentum: match self.levers.ef21 {
                 // All updates are added up.
                 true => 1.0,
@@ -244,6 +255,8 @@ impl TrainArgs {
             layer_times: self.layer_times.clone(),
             metrics: self.metrics.clone(),
         };
+        settings.method.share_fits().map_err(MethodError::from).map_err(ChoiceError::from)?;
+        settings.method.decay_fits().map_err(MethodError::from).map_err(ChoiceError::from)?;
         self.check(&settings)?;
         settings.expect_fit()?;
         Ok(settings)
@@ -302,6 +315,24 @@ impl TrainArgs {
                 !self.levers.ef21 || self.levers.clip_update.is_none(),
                 "nothing beside --ef21, whose updates are changes, and no steps",
                 self.levers.clip_update.unwrap_or(0.0).to_string(),
+            ),
+            (
+                "--sign-update",
+                !settings.sign_update || self.optimizer == Optimizer::Sgd && !self.levers.ef21,
+                "--optimizer sgd without --ef21: adam divides updates by their size, and those of EF21 are changes",
+                "it".into(),
+            ),
+            (
+                "--sign-update",
+                !settings.sign_update || self.levers.clip_update.is_none() && !settings.rate_in_residual,
+                "nothing of --clip-update and --rate-in-residual, of which signs keep nothing",
+                "it".into(),
+            ),
+            (
+                "--dct",
+                settings.dct.is_none() || self.device == Place::Cpu,
+                "--device cpu, where it is computed",
+                self.device.to_string(),
             ),
             (
                 "--clip-local",

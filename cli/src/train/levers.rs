@@ -8,6 +8,7 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::residual::WholeSteps;
 
 use super::error::TrainError;
+use gleaner_units as units;
 
 /// The options.
 #[derive(Args, Clone, Debug, Default)]
@@ -31,6 +32,20 @@ pub struct Levers {
     /// entries
     #[arg(long)]
     pub complete_sums: bool,
+    /// Let what waits decay: in each step a worker keeps this share of its residual, such as 0.999, and the residual is the momentum (DeMo) [default:
+    /// 1]
+    #[arg(long, value_name = "SHARE")]
+    pub residual_decay: Option<f32>,
+    /// Select from the discrete cosine transform of gradients, in blocks of so many values of a parameter, and take it back in the update
+    #[arg(long, value_name = "VALUES", value_parser = units::within::<usize>(2..=4096))]
+    pub dct: Option<usize>,
+    /// Follow only the signs of an update
+    #[arg(long)]
+    pub sign_update: bool,
+    /// Let the density follow the gradients, so that a step delivers this share of the squared norm of what workers select from, such as 0.5; in the
+    /// mean over the steps, no more than the density that is set [default: the same density in every step]
+    #[arg(long, value_name = "SHARE")]
+    pub norm_share: Option<f64>,
     /// The largest norm of an update; longer ones are shortened, the same on all workers [default: any length]
     #[arg(long, value_name = "NORM")]
     pub clip_update: Option<f32>,
@@ -62,9 +77,11 @@ impl FromStr for When {
 }
 
 impl Levers {
-    /// A method that completes its sums if it is to.
-    pub fn completing(&self, method: Method) -> Method {
-        if self.complete_sums { method.complete_sums() } else { method }
+    /// A method with those of these that are its own.
+    pub fn set(&self, method: Method) -> Method {
+        let method = if self.complete_sums { method.complete_sums() } else { method };
+        let method = self.norm_share.map_or(method.clone(), |share| method.norm_share(share));
+        method.dense_below(self.dense_below)
     }
 
     /// The steps in which every entry is delivered, of a run of so many steps whose rate drops before these.

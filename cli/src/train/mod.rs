@@ -146,6 +146,7 @@ fn table(s: &Summary) -> String {
                 s.dense_bytes_per_step / s.bytes_per_step.max(1.0),
             ),
         ),
+        ("density", mean_density(s)),
         ("parameters", format!("{}… on every rank", &s.parameters_digest[..16])),
     ];
     let rows = rows.into_iter().filter(|(_, value)| !value.is_empty());
@@ -153,6 +154,14 @@ fn table(s: &Summary) -> String {
         let _ = writeln!(text, "{name:14} {value}");
         text
     })
+}
+
+fn mean_density(s: &Summary) -> String {
+    let Some(mean) = s.mean_density else { return String::new() };
+    let delivered = s.delivered_norm_share.map_or(String::new(), |share| {
+        format!("; {:.1}% of the squared norm delivered at last", 100.0 * share)
+    });
+    format!("{:.2}% in the mean over all steps, {:.2}% allowed{delivered}", 100.0 * mean, 100.0 * s.density)
 }
 
 /// Waiting of less than so many seconds in all is not worth a word.

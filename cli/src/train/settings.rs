@@ -36,7 +36,7 @@ pub struct Settings {
     pub merge: Arc<dyn Strategy>,
     /// Whether that was asked for.
     pub chose_merge: bool,
-    /// The option that needs the norm of the whole gradient, so that nothing can be exchanged before.
+    /// The option that needs the whole gradient, so that nothing can be exchanged before.
     pub needs_all: Option<&'static str>,
     /// Steps of the whole run.
     pub steps: u64,
@@ -56,6 +56,10 @@ pub struct Settings {
     pub rate_in_residual: bool,
     /// The largest norm of an update.
     pub clip_update: Option<f32>,
+    /// In blocks of how many values gradients are transformed before they are selected from.
+    pub dct: Option<usize>,
+    /// Whether only the signs of updates are followed.
+    pub sign_update: bool,
     /// What the next update keeps of the last.
     pub momentum: f32,
     /// Pull towards zero.
@@ -141,6 +145,12 @@ impl Settings {
         // What the one keeps is of no use to the other.
         identity.push(("optimizer", self.optimizer.name().into()));
         identity.push(("rate in residual", self.rate_in_residual.to_string()));
+        if let Some(block) = self.dct {
+            identity.push(("dct", block.to_string()));
+        }
+        if self.sign_update {
+            identity.push(("sign update", true.to_string()));
+        }
         identity
     }
 
@@ -169,6 +179,10 @@ impl Settings {
             ("--optimizer", plain, (self.optimizer != Optimizer::Sgd).then(|| self.optimizer.name().into())),
             ("--rate-in-residual", plain, self.rate_in_residual.then(|| "it".into())),
             ("--ef21", plain, self.method.correction().ef21.then(|| "it".into())),
+            ("--residual-decay", plain, self.method.correction().decay.map(|decay| decay.to_string())),
+            ("--dct", plain, self.dct.map(|block| block.to_string())),
+            ("--sign-update", plain, self.sign_update.then(|| "it".into())),
+            ("--norm-share", layers, self.method.follows_norm_share().map(|share| share.to_string())),
             ("--clip-update", plain, self.clip_update.map(|norm| norm.to_string())),
             ("--on-nonfinite", alone, (self.method.nonfinite() == OnNonFinite::Skip).then(|| "skip".into())),
             (

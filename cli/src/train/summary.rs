@@ -63,6 +63,10 @@ pub struct Summary {
     pub groups: usize,
     /// The share of a gradient's entries asked for in a step.
     pub density: f64,
+    /// With `--norm-share`, the mean share that was asked for, over the steps of the whole run.
+    pub mean_density: Option<f64>,
+    /// With it, the share of the squared norm that a step delivered when it was looked at last.
+    pub delivered_norm_share: Option<f64>,
     /// Steps of the whole run.
     pub steps: u64,
     /// How many of them were skipped on all workers, since a gradient was not finite.

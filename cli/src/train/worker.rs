@@ -330,6 +330,8 @@ impl<'a> Run<'a> {
             select_over: settings.method.selects_over().name(),
             groups,
             density: density(&settings.method, self.parameters.count()),
+            mean_density: self.exchange.mean_density(),
+            delivered_norm_share: self.exchange.delivered_norm_share(),
             steps: settings.steps,
             steps_skipped: self.exchange.skipped(),
             first_step: self.first_step,

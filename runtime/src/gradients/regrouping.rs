@@ -45,6 +45,7 @@ impl Gradients {
         }
         regrouped.go_on_from(&state)?;
         (regrouped.times, regrouped.lost, regrouped.keeps) = (self.times, self.lost, self.keeps);
+        regrouped.delivered = self.delivered;
         regrouped.run = std::mem::take(&mut self.run);
         *self = regrouped;
         Ok(())

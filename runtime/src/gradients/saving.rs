@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use gleaner_algorithms::Method;
+use gleaner_algorithms::density::AdaptiveDensity;
 use gleaner_algorithms::device::DeviceError;
 use gleaner_algorithms::schedule::Memory;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,9 @@ use crate::checkpoint::{self, CheckpointError, Found, Learnt, State};
 use crate::failure::{Error, Failure};
 use crate::notes::Purpose;
 use crate::session::Inner;
+
+/// The name of what a density that follows the share of the norm goes on from.
+const DENSITY: &str = "density";
 
 /// Between the names of methods in a checkpoint.
 const BETWEEN: &str = " | ";
@@ -169,6 +173,7 @@ impl Gradients {
             method: self.method_names(),
             waiting,
             groups: groups.collect(),
+            numbers: self.density.iter().map(|density| (DENSITY.to_owned(), density.numbers())).collect(),
             weights: parameters.map(|p| p.name.clone()).zip(self.weights.iter().copied()).collect(),
             ..State::default()
         })
@@ -189,6 +194,7 @@ impl Gradients {
         }
         let weight = |p: &Parameter| state.weights.get(&p.name).copied();
         self.weights = self.layout.parameters.iter().map_while(weight).collect();
+        self.density = self.density_of(state).or(self.density.take());
         self.aim()?;
         for (number, mut group) in self.exchange.groups().enumerate() {
             let names = self.layout.names(number);
@@ -221,6 +227,11 @@ impl Gradients {
         self.exchange.resume(step)
     }
 
+    /// The density of a state, if it follows the share of the norm, and the state has one.
+    fn density_of(&self, state: &State) -> Option<AdaptiveDensity> {
+        self.density.as_ref()?.restored(state.numbers.get(DENSITY)?)
+    }
+
     /// Whether a state has as much of each of these parameters as there is here.
     pub(crate) fn expect_parameters(&self, path: &Path, state: &State) -> Result<(), CheckpointError> {
         for p in &self.layout.parameters {
@@ -245,6 +256,10 @@ impl Gradients {
         }
         state.expect(path, "number of parameters", state.waiting.len(), self.layout.parameters.len())?;
         self.expect_parameters(path, &state)?;
+        if self.density.is_some() && self.density_of(&state).is_none() {
+            let what = format!("its numbers of '{DENSITY}' are not those of a density");
+            return Err(CheckpointError::Damaged { path: path.into(), what }.into());
+        }
         Ok(state)
     }
 

@@ -1,12 +1,14 @@
 //! Groups that compete for k of the whole gradient: what each held of the largest entries decides how many it sends from the next
 //! step on. All ranks count in the same steps, and add their counts up.
 
-use gleaner_algorithms::{SelectOver, shares};
+use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::{Method, SelectOver, Sparsity, shares};
 
 use super::Gradients;
 use crate::failure::{Error, Failure};
-use crate::layout::Parameter;
+use crate::layout::{Layout, Parameter};
 use crate::notes::Purpose;
+use crate::session::Inner;
 
 /// Steps from one count to the next.
 const EVERY: u64 = 10;
@@ -69,9 +71,12 @@ impl Gradients {
         Ok(())
     }
 
-    /// Lets each group select its share. Where groups do not compete, all stays as it is.
+    /// Lets each group select its share. Where k is the same in all steps, all stays as it is.
     pub(super) fn aim(&mut self) -> Result<(), Error> {
-        let shares = self.shares(&self.weights);
+        let shares = match &self.density {
+            Some(density) => shares::by_length(density.k(), &selected_from(&self.layout)),
+            None => self.shares(&self.weights),
+        };
         for (number, (mut group, k)) in self.exchange.groups().zip(shares).enumerate() {
             if self.layout.is_sparse(number) || self.layout.is_whole(number) {
                 continue;
@@ -95,4 +100,52 @@ impl Gradients {
         }
         shares::by_weight(k, &of_groups, &entries)
     }
+}
+
+/// The method of each group and how many entries it has. k of all entries is shared out to those that are not sparse, of which
+/// all entries are delivered.
+pub(super) fn methods(
+    session: &Inner,
+    layout: &Layout,
+    method: &Method,
+) -> Result<Vec<(Method, usize)>, Error> {
+    let entries: Vec<usize> = (0..layout.group_count()).map(|g| layout.layers(g).entries()).collect();
+    let over = method.selects_over() == SelectOver::Gradient && entries.len() > 1;
+    let of_group = |(number, (method, n)): (usize, (Method, usize))| -> Result<(Method, usize), Error> {
+        let method = match () {
+            () if layout.is_sparse(number) => method.beside(session.workers, n)?,
+            () if layout.is_whole(number) => method.whole_beside(),
+            () => method,
+        };
+        Ok((method, n))
+    };
+    let methods: Vec<(Method, usize)> = match method.sparsity() {
+        Sparsity::Density(_) if !over && method.follows_norm_share().is_none() => {
+            entries.iter().map(|&n| (method.clone(), n)).collect()
+        }
+        sparsity => {
+            let k = sparsity.k(layout.selected_from()).map_err(MethodError::from)?;
+            let selected = selected_from(layout);
+            let lengths: Vec<u64> = selected.iter().map(|&n| n as u64).collect();
+            let shares = match over {
+                true => shares::by_weight(k, &lengths, &selected),
+                false => shares::by_length(k, &selected),
+            };
+            shares
+                .into_iter()
+                .zip(entries)
+                .map(|(k, n)| (method.clone().selecting(Sparsity::K(k)), n))
+                .collect()
+        }
+    };
+    methods.into_iter().enumerate().map(of_group).collect()
+}
+
+/// How many entries of each group k is shared out to: none of one that is delivered whole.
+fn selected_from(layout: &Layout) -> Vec<usize> {
+    let of = |number| match layout.is_sparse(number) || layout.is_whole(number) {
+        true => 0,
+        false => layout.layers(number).entries(),
+    };
+    (0..layout.group_count()).map(of).collect()
 }

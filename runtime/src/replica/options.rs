@@ -145,6 +145,18 @@ impl Options {
                 "its layers travel in steps of their own; select over each group",
             );
         }
+        if self.method.follows_norm_share().is_some() {
+            return unfit(
+                "a share of the norm",
+                "its layers travel in steps of their own; leave the share out",
+            );
+        }
+        if self.method.correction().decay.is_some() {
+            return unfit(
+                "a decay of the residual",
+                "what waits there is no momentum of steps; leave the decay out",
+            );
+        }
         if self.synchrony.local().is_some() {
             if self.method.correction().momentum > 0.0 {
                 return unfit(

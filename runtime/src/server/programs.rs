@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::density::NormShareError;
 use gleaner_algorithms::residual::{Correction, CorrectionError};
 use gleaner_algorithms::schedule::{
     After, Goal, How, Program, Receive, Rule, Schedule, Send, Slots, Step, check_for,
@@ -68,8 +69,16 @@ impl Pushing {
         if method.correction().ef21 {
             return Err(CorrectionError::Ef21Served.into());
         }
+        if method.correction().decay.is_some() {
+            let servers = "parameter servers, which step by what is pushed, late or not; do without servers, or leave the decay out";
+            return Err(CorrectionError::DecayBeside(servers).into());
+        }
         if method.completes_sums() {
             return Err(CorrectionError::SumsServed.into());
+        }
+        if method.follows_norm_share().is_some() {
+            let servers = "parameter servers, whose workers push in steps of their own; do without servers, or leave the share out";
+            return Err(NormShareError::Beside(servers).into());
         }
         method.selects_by().check()?;
         let (density, k) = match method.sparsity() {
@@ -219,11 +228,14 @@ mod tests {
     fn what_no_server_can_do_is_refused() {
         let every = WholeSteps { every: NonZeroU64::new(5), at: Vec::new() };
         let changes = Correction { momentum: 0.5, ef21: true, ..Correction::default() };
+        let decays = Correction { decay: Some(0.5), ..Correction::default() };
         let spardl = Method::spardl;
         for (method, named) in [
             (spardl().whole_steps(every), "steps, or parameters, of which every entry is delivered"),
             (spardl().dense_below(10), "steps, or parameters, of which every entry is delivered"),
             (spardl().complete_sums(), "completed sums were asked for with parameter servers"),
+            (spardl().corrected(decays), "a decay of the residual was asked for with parameter servers"),
+            (spardl().norm_share(0.5), "a share of the norm was asked for with parameter servers"),
             (spardl().corrected(changes), "EF21 was asked for with parameter servers"),
         ] {
             let refusal = Pushing::of(&method).err().map(|error| error.to_string()).unwrap_or_default();

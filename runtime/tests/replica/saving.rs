@@ -18,7 +18,8 @@ fn file(folder: &Path, session: &Session) -> PathBuf {
 /// Saved after each step of a run: the run has the same bits as one without checkpoints, and so has one that goes on from any of them.
 #[test]
 fn a_resumed_run_has_the_bits_of_an_uninterrupted_one() {
-    let corrected = Correction { momentum: 0.5, mask: true, clip: Some(5.0), warm_up: 8, ef21: false };
+    let corrected =
+        Correction { momentum: 0.5, mask: true, clip: Some(5.0), warm_up: 8, ef21: false, decay: None };
     let methods = [
         Method::ring(),
         Method::spardl().density(0.1).corrected(Correction { momentum: 0.0, mask: false, ..corrected }),

@@ -11,7 +11,10 @@ use crate::job::{self, NETWORKS, Over, gradient};
 const N: usize = 900;
 const STEPS: u64 = 12;
 
-const ALL: Correction = Correction { momentum: 0.9, mask: true, clip: Some(5.0), warm_up: 8, ef21: false };
+const ALL: Correction =
+    Correction { momentum: 0.9, mask: true, clip: Some(5.0), warm_up: 8, ef21: false, decay: None };
+
+const DECAYING: Correction = Correction { momentum: 0.0, mask: false, decay: Some(0.9), ..ALL };
 
 fn layout() -> Layout {
     Layout::new().parameter("late", 300).group().parameter("early", 600)
@@ -41,8 +44,10 @@ fn file(folder: &Path, session: &Session) -> std::path::PathBuf {
 
 #[test]
 fn all_ranks_agree_and_a_resumed_job_goes_on_bit_by_bit_with_all_of_it_on() {
-    for (i, listed) in Method::all().enumerate() {
-        let method = listed.clone().density(0.01).corrected(ALL).on_nonfinite(OnNonFinite::Skip);
+    let all = Method::all().map(|method| method.corrected(ALL));
+    let sparse = Method::all().filter(|method| method.collective().is_sparse());
+    for (i, corrected) in all.chain(sparse.map(|method| method.corrected(DECAYING))).enumerate() {
+        let method = corrected.density(0.01).on_nonfinite(OnNonFinite::Skip);
         let over = NETWORKS[i % 2];
         let whole = job::run(over, 3, |session| {
             let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
@@ -142,6 +147,8 @@ fn what_makes_no_sense_is_refused_with_a_sentence() {
     );
     assert!(refusal(spardl.clone(), Correction { clip: Some(0.0), ..none }).contains("above 0"));
     assert!(refusal(Method::auto(), Correction { warm_up: 5, ..none }).contains("method auto"));
+    assert!(refusal(spardl.clone(), Correction { decay: Some(1.5), ..none }).contains("above 0 and up to 1"));
+    assert!(refusal(Method::ring(), Correction { decay: Some(0.5), ..none }).contains("with a dense method"));
     let method = Method::ring().corrected(Correction { momentum: 0.5, ..none });
     let most = session.reducer_of("most", 4, method, Reduction::<f32>::Max).err().unwrap().to_string();
     assert!(most.contains("choose the sum"), "{most}");

@@ -11,6 +11,7 @@ mod completed;
 mod corrections;
 mod embedded;
 mod failures;
+mod following;
 mod handles;
 mod health;
 mod job;

@@ -212,7 +212,7 @@ fn regrouping_is_as_loading_a_checkpoint_into_other_groups() {
     };
     let corrections = [
         Correction::default(),
-        Correction { momentum: 0.9, mask: true, clip: Some(5.0), warm_up: 8, ef21: false },
+        Correction { momentum: 0.9, mask: true, clip: Some(5.0), warm_up: 8, ef21: false, decay: None },
     ];
     for (i, method) in Method::all().enumerate() {
         for correction in corrections {

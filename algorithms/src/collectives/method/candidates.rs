@@ -42,6 +42,8 @@ impl Method {
             return Err(CorrectionError::SumsAuto.into());
         }
         self.competes()?;
+        self.share_fits()?;
+        self.decay_fits()?;
         let asked = self.collective.options();
         let mut candidates = Vec::new();
         for listed in methods.into_iter().filter(|method| method.collective.suits_auto()) {

@@ -39,6 +39,9 @@ impl fmt::Display for Method {
         if self.complete {
             write!(f, ", sums completed")?;
         }
+        if let Some(share) = self.norm_share {
+            write!(f, ", as many as hold {share} of the norm")?;
+        }
         match self.dense_below {
             0 => Ok(()),
             entries => write!(f, ", parameters of less than {entries} entries whole"),

@@ -28,10 +28,16 @@ impl Method {
         if method.correction.momentum > 0.0 {
             return refused("with momentum correction, whose velocities do not stay sparse; leave it out");
         }
+        if method.correction.decay.is_some() {
+            return refused("with a decay of the residual, of which only entries are held; leave it out");
+        }
         if !method.whole.is_none() {
             return refused(
                 "with steps that deliver every entry, in which n values would travel; leave them out",
             );
+        }
+        if method.norm_share.is_some() {
+            return refused("with a share of the norm, which is not looked at there; leave the share out");
         }
         let shape = method.shape(workers, n)?;
         if (!method.collective.is_sparse() || shape.k == n) && !method.keeps_entries(&shape)? {
@@ -68,7 +74,7 @@ impl Method {
     /// # Errors
     /// [`MethodError::NotSparse`], with momentum correction; as [`shape`](Self::shape).
     pub fn beside(&self, workers: u32, n: usize) -> Result<Self, MethodError> {
-        let correction = Correction { warm_up: 0, clip: None, ..self.correction };
+        let correction = Correction { warm_up: 0, clip: None, decay: None, ..self.correction };
         let (coding, selector, over) = (Some(Coding::Exact), Selector::Top, SelectOver::Group);
         // All that it has is delivered in every step.
         let none = WholeSteps::default();
@@ -81,6 +87,7 @@ impl Method {
             whole: none,
             dense_below: 0,
             complete: false,
+            norm_share: None,
             ..self.clone()
         };
         if whole.collective.is_sparse() && !whole.is_auto() {
@@ -97,7 +104,7 @@ impl Method {
     /// this one: a dense ring, with the same momentum correction. Masking would leave no momentum, as everything is sent in every step.
     #[must_use]
     pub fn whole_beside(&self) -> Self {
-        let correction = Correction { warm_up: 0, mask: false, ..self.correction };
+        let correction = Correction { warm_up: 0, mask: false, decay: None, ..self.correction };
         let Self { collection, nonfinite, .. } = *self;
         Self { collection, nonfinite, correction, ..Self::ring() }
     }

@@ -51,6 +51,12 @@ fn momentum_is_either_the_optimizers_or_the_workers() {
             "--clip-update: expected nothing",
         ),
         (&["--clip-local", "0"], "expected a number above 0"),
+        (&["--residual-decay", "1.5"], "expected a number above 0 and up to 1"),
+        (&["--residual-decay", "0.9", "--momentum-correction", "0.8"], "with momentum correction"),
+        (&["--residual-decay", "0.9", "--method", "ring"], "with a dense method"),
+        (&["--sign-update", "--optimizer", "adam"], "--sign-update: expected --optimizer sgd"),
+        (&["--sign-update", "--clip-update", "1"], "--sign-update: expected nothing of --clip-update"),
+        (&["--sign-update", "--rate-in-residual"], "--sign-update: expected nothing of --clip-update"),
     ] {
         let refusal = settings(options).unwrap_err().to_string();
         assert!(refusal.contains(named), "{options:?}: {refusal}");
@@ -62,10 +68,10 @@ fn clipping_by_the_norm_of_the_whole_gradient_merges_all_layers() {
     let merge = |options: &[&str]| settings(options).map(|settings| settings.merge.name());
     assert_eq!(merge(&[]).unwrap(), "optimal");
     assert_eq!(merge(&["--merge", "layer-wise"]).unwrap(), "layer-wise");
-    for clip in ["--clip", "--clip-local"] {
-        assert_eq!(merge(&[clip, "1"]).unwrap(), "single");
-        assert_eq!(merge(&[clip, "1", "--merge", "single"]).unwrap(), "single");
-        let refusal = merge(&[clip, "1", "--merge", "optimal"]).unwrap_err().to_string();
+    for (clip, value) in [("--clip", "1"), ("--clip-local", "1"), ("--dct", "64")] {
+        assert_eq!(merge(&[clip, value]).unwrap(), "single");
+        assert_eq!(merge(&[clip, value, "--merge", "single"]).unwrap(), "single");
+        let refusal = merge(&[clip, value, "--merge", "optimal"]).unwrap_err().to_string();
         assert!(
             refusal.starts_with("--merge: expected single") && refusal.contains("found optimal"),
             "{refusal}"
@@ -113,6 +119,26 @@ fn groups_compete_where_the_largest_entries_are_selected() {
 }
 
 #[test]
+fn the_density_follows_a_share_of_the_norm_where_it_can() {
+    let share = |options: &[&str]| {
+        let options = [&["--norm-share"], options].concat();
+        settings(&options).map(|settings| settings.method.follows_norm_share())
+    };
+    assert_eq!(share(&["0.5"]).unwrap(), Some(0.5));
+    for (options, named) in [
+        (&["1"][..], "is 1; expected a number above 0 and below 1"),
+        (&["NaN"], "is NaN; expected"),
+        (&["0.5", "--method", "ring"], "with ring, which delivers every entry"),
+        (&["0.5", "--method", "auto"], "with the method auto"),
+        (&["0.5", "--warmup-density", "10"], "with a density warm-up"),
+        (&["0.5", "--select-over", "gradient"], "with selection over the whole gradient"),
+    ] {
+        let refusal = share(options).unwrap_err().to_string();
+        assert!(refusal.contains(named), "{options:?}: {refusal}");
+    }
+}
+
+#[test]
 fn options_that_need_every_step_are_refused_beside_another_synchrony() {
     assert_eq!(
         settings(&["--synchrony", "osp/lgp=off", "--clip", "1"]).unwrap().synchrony.name(),
@@ -127,6 +153,9 @@ fn options_that_need_every_step_are_refused_beside_another_synchrony() {
         ("--momentum-correction", "0.5"),
         ("--optimizer", "adam"),
         ("--clip-update", "1"),
+        ("--norm-share", "0.5"),
+        ("--residual-decay", "0.9"),
+        ("--dct", "64"),
     ] {
         let other = if option == "--momentum-correction" { "local/4" } else { "osp" };
         let options = [option, value, "--method", "topka", "--synchrony"];
@@ -153,6 +182,7 @@ fn adam_has_no_momentum_of_its_own_where_entries_wait() {
         (&["--optimizer", "adam", "--momentum", "0.5"], 0.5),
         (&[], 0.9),
         (&["--momentum-correction", "0.9"], 0.0),
+        (&["--residual-decay", "0.99"], 0.0),
     ] {
         assert_eq!(momentum(options), expected, "{options:?}");
     }

@@ -73,6 +73,16 @@ pub trait Exchange {
         Vec::new()
     }
 
+    /// The mean share of the entries that was asked for, where the density follows the share of the norm.
+    fn mean_density(&self) -> Option<f64> {
+        None
+    }
+
+    /// The share of the norm that a step delivered when it was looked at last.
+    fn delivered_norm_share(&self) -> Option<f64> {
+        None
+    }
+
     /// What the optimiser keeps, as a checkpoint of the model holds it; nothing where [`save`](Self::save) writes it.
     fn optimizer_state(&self) -> Result<State, TrainError>;
 

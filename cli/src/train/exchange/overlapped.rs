@@ -14,7 +14,8 @@ use crate::train::error::TrainError;
 use crate::train::levers;
 use crate::train::settings::Settings;
 use crate::train::summary::Found;
-use gleaner_trainer::optimizer::{self, Descent, Optimizer, Rate, State};
+use gleaner_trainer::dct::Dct;
+use gleaner_trainer::optimizer::{self, Descent, Optimizer, Rate, Reading, State};
 use gleaner_trainer::parameters::Parameters;
 
 /// See the module.
@@ -22,6 +23,8 @@ pub struct Overlapped<'s> {
     session: &'s Session,
     overlap: Overlap<'s>,
     optimizer: Optimizer,
+    /// What gradients are transformed by before they are handed over.
+    dct: Option<Dct>,
     clip: Option<f32>,
     clip_update: Option<f32>,
     /// Whether gradients are multiplied by the learning rate before they are accumulated.
@@ -58,7 +61,7 @@ impl<'s> Overlapped<'s> {
         parameters.unwatch();
         if let Some(option) = settings.needs_all.filter(|_| rank == 0) {
             say(format_args!(
-                "gleaner: {option} needs the norm of the whole gradient, so all layers are exchanged together after the backward \
+                "gleaner: {option} needs the whole gradient, so all layers are exchanged together after the backward \
                  pass (--merge single)"
             ));
         }
@@ -74,10 +77,16 @@ impl<'s> Overlapped<'s> {
                 adam.momentum
             ));
         }
+        let dct = settings.dct.map(|block| parameters.dct(block));
         Ok(Self {
             session,
             overlap,
-            optimizer: Optimizer::new(parameters, settings.descent())?,
+            optimizer: Optimizer::new(
+                parameters,
+                settings.descent(),
+                Reading { dct: dct.clone(), signs: settings.sign_update },
+            )?,
+            dct,
             clip: settings.clip,
             clip_update: settings.clip_update,
             rate_in_residual: settings.rate_in_residual,
@@ -106,7 +115,7 @@ impl<'s> Overlapped<'s> {
 
 impl Exchange for Overlapped<'_> {
     fn watch(&mut self, parameters: &Parameters) -> Result<(), TrainError> {
-        if self.clip.is_none() {
+        if self.clip.is_none() && self.dct.is_none() {
             parameters.watch(&mut self.overlap)?;
         }
         Ok(())
@@ -126,15 +135,17 @@ impl Exchange for Overlapped<'_> {
         // The gradient of so many times the loss is as many times as long, and so may its norm be.
         let weighted = factor.map(|factor| loss.affine(factor, 0.0)).transpose()?;
         let loss = weighted.as_ref().unwrap_or(loss);
-        match self.clip.map(|largest| largest * factor.unwrap_or(1.0) as f32) {
-            None => self.overlap.backward(loss)?,
-            Some(largest) => {
-                let mut gradient = loss.backward()?;
-                parameters.clip(&mut gradient, largest)?;
-                self.overlap.hand_over(&gradient)?;
-            }
+        if self.clip.is_none() && self.dct.is_none() {
+            return Ok(self.overlap.backward(loss)?);
         }
-        Ok(())
+        let mut gradient = loss.backward()?;
+        if let Some(largest) = self.clip {
+            parameters.clip(&mut gradient, largest * factor.unwrap_or(1.0) as f32)?;
+        }
+        if let Some(dct) = &self.dct {
+            parameters.transform(&mut gradient, dct)?;
+        }
+        Ok(self.overlap.hand_over(&gradient)?)
     }
 
     fn selected(&self) -> Option<Vec<f32>> {
@@ -200,6 +211,14 @@ impl Exchange for Overlapped<'_> {
 
     fn findings(&self) -> Vec<Found> {
         self.findings.clone()
+    }
+
+    fn mean_density(&self) -> Option<f64> {
+        self.overlap.gradients().mean_density()
+    }
+
+    fn delivered_norm_share(&self) -> Option<f64> {
+        self.overlap.gradients().delivered_norm_share()
     }
 
     fn optimizer_state(&self) -> Result<State, TrainError> {

@@ -48,6 +48,8 @@ fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
         optimizer: Optimizer::Sgd,
         rate_in_residual: false,
         clip_update: None,
+        dct: None,
+        sign_update: false,
         momentum: 0.9,
         weight_decay: 1e-4,
         clip: None,
@@ -230,12 +232,15 @@ fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
     let clicks = Settings { source: Source::FreshClicks, model: ModelKind::Clicks, ..images() };
     let digits = Settings { source: Source::Digits, model: ModelKind::Cnn, ..images() };
     let residual = Settings { rate_in_residual: true, clip_update: Some(0.01), lr: 0.02, ..digits.clone() };
-    let adam = Settings { optimizer: Optimizer::Adam, lr: 0.01, ..digits };
-    for settings in [clicks, residual, adam] {
+    let adam = Settings { optimizer: Optimizer::Adam, lr: 0.01, ..digits.clone() };
+    let decays = Correction { decay: Some(0.9), ..Correction::default() };
+    let method = digits.method.clone().corrected(decays).norm_share(0.5);
+    let demo = Settings { dct: Some(16), sign_update: true, lr: 0.001, method, ..digits };
+    for settings in [clicks, residual, adam, demo] {
         let kept = tempfile::tempdir().unwrap();
         let mut settings = Settings {
             merge: merging::named("layer-wise").unwrap().into(),
-            method: Method::spardl().density(0.01).whole_steps(whole.clone()).dense_below(100),
+            method: settings.method.clone().whole_steps(whole.clone()).dense_below(100),
             checkpoint: Some((kept.path().into(), Some(5))),
             ..settings
         };
@@ -285,6 +290,57 @@ fn what_waits_keeps_its_rate_when_the_rate_drops() {
     assert!(far(&without[..7], &with[..7]) < 1e-4, "{without:?} {with:?}");
     // What waits of six steps has ten times the weight of the steps that follow.
     assert!(far(&without, &with) > 1e-2, "{without:?} {with:?}");
+}
+
+/// Where every entry is delivered, a transform that is taken back changes nothing but the last bits; where some wait, others do.
+#[test]
+fn a_transform_changes_what_waits_and_nothing_else() {
+    let losses = |dct, method: Method| {
+        let digits = Settings {
+            source: Source::Digits,
+            model: ModelKind::Mlp,
+            evaluate_every: 1,
+            ..settings(Path::new(""), None)
+        };
+        run(&Settings { dct, method, lr: 0.05, ..digits }).unwrap().loss_curve
+    };
+    let far = |a: &[(u64, f64)], b: &[(u64, f64)]| {
+        a.iter().zip(b).map(|((_, a), (_, b))| (a - b).abs()).fold(0.0, f64::max)
+    };
+    assert!(far(&losses(None, Method::ring()), &losses(Some(64), Method::ring())) < 1e-4);
+    let sparse = || Method::spardl().density(0.05);
+    assert!(far(&losses(None, sparse()), &losses(Some(64), sparse())) > 1e-3);
+}
+
+/// One step by signs moves each parameter by the rate, or not at all.
+#[test]
+fn signs_move_each_parameter_by_the_rate() {
+    let kept = tempfile::tempdir().unwrap();
+    let after_a_step = |lr: f32| {
+        let folder = kept.path().join(lr.to_string());
+        let settings = Settings {
+            source: Source::Digits,
+            model: ModelKind::Mlp,
+            momentum: 0.0,
+            weight_decay: 0.0,
+            method: Method::ring(),
+            sign_update: true,
+            steps: 1,
+            lr,
+            checkpoint: Some((folder.clone(), None)),
+            ..settings(Path::new(""), None)
+        };
+        run(&settings).unwrap();
+        let bytes = fs::read(folder.join("rank-0.step-1.safetensors")).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let of = tensors.tensor("parameter/output.weight").unwrap();
+        of.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<f32>>()
+    };
+    // A rate of which nothing is left once it is added.
+    let (before, after) = (after_a_step(1e-30), after_a_step(0.5));
+    let moved: Vec<f32> = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).collect();
+    assert!(moved.iter().all(|&by| by == 0.0 || (by - 0.5).abs() < 1e-5), "{moved:?}");
+    assert!(moved.iter().any(|&by| by > 0.0));
 }
 
 /// A step of stochastic gradient descent is as long as the rate times the norm that updates are shortened to.
