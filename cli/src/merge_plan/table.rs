@@ -166,7 +166,7 @@ pub fn lengths(ends: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn lengths_of_groups_are_told_in_runs() {
+    fn lengths_of_groups_are_shown_in_runs() {
         assert_eq!(super::lengths(&[1, 2, 3, 7, 12, 17]), "3 × 1 + 4 + 2 × 5");
         assert_eq!(super::lengths(&[9]), "9");
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::bench::AutoReport;
 use crate::report::columns;
 
-/// What came of a training. The field names are documented in `docs/` and stay as they are.
+/// The summary of a training run. The field names are documented in `docs/` and stay as they are.
 #[derive(Serialize)]
 pub struct Summary {
     data: String,
@@ -44,7 +44,7 @@ pub struct Summary {
     auto: Option<AutoReport>,
 }
 
-/// What came of an epoch.
+/// The summary of an epoch.
 #[derive(Serialize)]
 struct EpochSummary {
     epoch: u64,
@@ -151,7 +151,7 @@ impl Summary {
     }
 }
 
-/// What came of a prediction. The field names are documented in `docs/` and stay as they are.
+/// The summary of a prediction run. The field names are documented in `docs/` and stay as they are.
 #[derive(Serialize)]
 pub struct PredictionSummary {
     loss: &'static str,

@@ -18,7 +18,7 @@ const RECORD: [usize; 2] = [4, 16];
 /// Pairs, or long records, that the relay lets pass first.
 const SPARED: usize = 5;
 
-/// What becomes of two messages of the same tag and length, one behind the other: pieces of a block; or of two records.
+/// What is done to two messages of the same tag and length, one behind the other: pieces of a block; or of two records.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     /// The first comes twice.

@@ -253,7 +253,7 @@ async fn what_is_no_message_is_damage_and_the_peer_is_still_heard_of() {
 }
 
 #[tokio::test]
-async fn a_peer_whose_process_ends_is_told_at_once_after_what_it_said() {
+async fn a_peer_whose_process_ends_is_reported_at_once_after_what_it_said() {
     let (mut link, raw, control, _endpoints) = half().await;
     let mut stream = raw.open_uni().await.unwrap();
     let message = Message { tag: Tag(5), payload: vec![1; 3000].into() };
@@ -269,7 +269,7 @@ async fn a_peer_whose_process_ends_is_told_at_once_after_what_it_said() {
 
 /// A worker that is reached by TCP and by no datagram.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_way_that_takes_no_datagrams_is_told_to_both_sides_with_both_names() {
+async fn a_way_that_takes_no_datagrams_is_reported_to_both_sides_with_both_names() {
     let mut configs = configs(2, Duration::from_secs(2)).into_iter();
     let zero = tokio::spawn(join(configs.next().unwrap()));
     let mut one = tcp::meet(configs.next().unwrap(), Transport::Quic).await.unwrap();

@@ -121,7 +121,7 @@ pub struct Passed {
     pub loss: f32,
 }
 
-/// What came of a step.
+/// The outcome of a step.
 #[derive(Debug)]
 pub struct Ended {
     /// When the update was there.
