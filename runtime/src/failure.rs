@@ -1,4 +1,4 @@
-//! What goes wrong, and who is to blame.
+//! What goes wrong, and which rank is at fault.
 
 use std::fmt;
 
@@ -158,7 +158,7 @@ pub enum Error {
 
 gleaner_transport::debug_as_sentence!(Error);
 
-/// Who is to blame that the workers did not come together, as far as this one knows.
+/// The rank at fault when workers did not come together, as far as this one knows.
 pub(crate) fn at_fault(error: &JoinError, this: u32) -> Option<u32> {
     match error {
         JoinError::Missing { is_alone: true, .. } => Some(0),

@@ -1,4 +1,4 @@
-//! Who is to blame when a link falls silent.
+//! Which rank is at fault when a link falls silent.
 //!
 //! A rank that was stopped, a rank that is cut off, and a cable that is cut between two ranks look the same at the end of one
 //! link: nothing comes, or nothing that is sent is answered. Both ends may live, and each would name the other. So one rank decides, by

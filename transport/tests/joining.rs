@@ -1,4 +1,4 @@
-//! Who joins a job, over each network between processes: unauthenticated peers change nothing, and a worker that gives up at any moment is named.
+//! Joining a job, over each network between processes: unauthenticated peers change nothing, and a worker that gives up at any moment is named.
 
 #![allow(clippy::unwrap_used)]
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gleaner_testbed::campaign::{self, Checked, Course, Courses, Phase, Row, Settings, tally, worker};
+use gleaner_testbed::campaign::{self, Checked, Course, Courses, Fault, Phase, Row, Settings, tally, worker};
 use gleaner_testbed::experiment::Interrupt;
 use gleaner_units as units;
 use serde_json::json;
@@ -149,7 +149,8 @@ fn table(seed: u64, seconds: f64, courses: &Courses, rows: &[Row], checked: &[Ch
     text.push('\n');
     text += "fault                tried  tries injected  either  in time  failed    named right  digests equal  orphans  wrong\n";
     rows.iter().for_each(|row| text += &line(&row.fault.to_string(), row));
-    text + &rows.iter().copied().reduce(Row::plus).map_or_else(String::new, |all| line("all", &all))
+    let all: Vec<&Checked> = checked.iter().collect();
+    text + &if all.is_empty() { String::new() } else { line("all", &Row::of(Fault::None, &all)) }
 }
 
 fn line(name: &str, row: &Row) -> String {

@@ -224,7 +224,7 @@ fn a_threshold_is_searched_for_until_updates_have_as_many_entries() {
     );
 }
 
-/// What stands in the repository is read, and its command lines are judged as the commands will judge them.
+/// The experiments of the repository are read, and their command lines are checked as the commands check them.
 #[test]
 fn every_experiment_of_the_repository_can_be_run() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments");

@@ -57,7 +57,7 @@ fn different_transports_are_reported_to_both_with_both_names() {
     }
 }
 
-/// Who took its transport by `auto` says why, where another has another.
+/// A worker that took its transport by `auto` says why, where another has another.
 #[test]
 fn each_worker_that_differs_says_what_auto_means() {
     let job = small(2);

@@ -136,9 +136,7 @@ pub fn run_all(cases: Vec<Case>) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
                     match run(case, &BUSY) {
-                        Ok(was_injected) => {
-                            drop(injected.fetch_add(usize::from(was_injected), Ordering::SeqCst))
-                        }
+                        Ok(came) => drop(injected.fetch_add(usize::from(came), Ordering::SeqCst)),
                         Err(what) => wrong.lock().unwrap().push(format!("{case:?}: {what}")),
                     }
                 }

@@ -47,7 +47,7 @@ const ENTRIES: usize = 400;
 /// So many that blocks travel in pieces: dense ones are passed on while they come, and one lends to several peers.
 const MANY: usize = 120_000;
 
-/// Who cancels every step, and who begins it when that has been asked for.
+/// The rank that cancels every step, and the one that begins it when that has been asked for.
 const ASKS: u32 = 2;
 const LATE: u32 = 3;
 

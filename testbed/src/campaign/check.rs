@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::expected::{Expected, at_fault, expected, names_link, reason};
 use super::fault::{Fault, Phase, Plan};
 use super::forgery::Forged;
+use super::injection::Seen;
 use super::trial::Ended;
 
 /// A job and what was found.
@@ -43,8 +44,8 @@ pub struct Checked {
 
 /// Checks a job, where the updates should have this digest.
 pub fn check(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Checked {
-    let Ended { took, bound, by_itself, code, object, said, marks, injected, met, forged, orphans, .. } =
-        ended;
+    let Ended { seen, code, object, said, marks, forged, orphans } = ended;
+    let Seen { took, bound, by_itself, injected, met, .. } = seen;
     let mut wrong = Vec::new();
     if !by_itself {
         wrong.push(format!("it did not end within {:.1} s and was killed", bound.as_secs_f64()));
@@ -164,33 +165,13 @@ pub struct Row {
 }
 
 impl Row {
-    /// Two rows as one.
-    pub fn plus(self, other: Self) -> Self {
+    /// Of these jobs, which are of one fault or of all.
+    pub fn of(fault: Fault, jobs: &[&Checked]) -> Self {
+        let count = |is: fn(&Checked) -> bool| jobs.iter().filter(|checked| is(checked)).count();
         Self {
-            fault: self.fault,
-            tried: self.tried + other.tried,
-            tries: self.tries + other.tries,
-            injected: self.injected + other.injected,
-            either: self.either + other.either,
-            in_time: self.in_time + other.in_time,
-            failed: self.failed + other.failed,
-            named_right: self.named_right + other.named_right,
-            digests_equal: self.digests_equal + other.digests_equal,
-            orphans: self.orphans + other.orphans,
-            wrong: self.wrong + other.wrong,
-        }
-    }
-}
-
-/// The table of a campaign: a row for each fault that was tried.
-pub fn tally(checked: &[Checked]) -> Vec<Row> {
-    let row = |fault: Fault| {
-        let of: Vec<&Checked> = checked.iter().filter(|checked| checked.plan.fault == fault).collect();
-        let count = |is: fn(&Checked) -> bool| of.iter().filter(|checked| is(checked)).count();
-        Row {
             fault,
-            tried: of.len(),
-            tries: of.iter().map(|checked| checked.tries).sum(),
+            tried: jobs.len(),
+            tries: jobs.iter().map(|checked| checked.tries).sum(),
             injected: count(|checked| checked.injected.is_some()),
             either: count(|checked| {
                 let was_met = checked.injected.is_some() || checked.plan.fault == Fault::None;
@@ -200,10 +181,16 @@ pub fn tally(checked: &[Checked]) -> Vec<Row> {
             failed: count(|checked| !checked.succeeded),
             named_right: count(|checked| checked.named_right),
             digests_equal: count(|checked| checked.digests_equal),
-            orphans: of.iter().map(|checked| checked.orphans).sum(),
+            orphans: jobs.iter().map(|checked| checked.orphans).sum(),
             wrong: count(|checked| !checked.wrong.is_empty()),
         }
-    };
+    }
+}
+
+/// The table of a campaign: a row for each fault that was tried.
+pub fn tally(checked: &[Checked]) -> Vec<Row> {
+    let row =
+        |fault| Row::of(fault, &checked.iter().filter(|one| one.plan.fault == fault).collect::<Vec<_>>());
     Fault::ALL.into_iter().map(row).filter(|row| row.tried > 0).collect()
 }
 
@@ -222,20 +209,22 @@ mod tests {
     fn ended(code: i32, failed: Option<u32>, said: &str) -> Ended {
         let took = Duration::from_secs(1);
         let marks = if code == 0 { "digest ab\nleft 1\n" } else { "" };
+        let injected = Some(Injected { before: Some(Phase::Steps), after: Phase::Steps });
+        let seen = Seen { took, bound: took * 2, by_itself: true, injected, met: true, late: None };
         Ended {
-            took,
-            bound: took * 2,
-            by_itself: true,
+            seen,
             code: Some(code),
             object: json!({ "failed_rank": failed }),
             said: Some(said.to_owned()),
             marks: (0..4).map(|_| Marks::of(marks)).collect(),
-            injected: Some(Injected { before: Some(Phase::Steps), after: Phase::Steps }),
-            met: true,
-            late: None,
             forged: Forged::default(),
             orphans: 0,
         }
+    }
+
+    fn with(mut ended: Ended, change: impl FnOnce(&mut Seen)) -> Ended {
+        change(&mut ended.seen);
+        ended
     }
 
     fn wrong(fault: Fault, ended: Ended) -> Vec<String> {
@@ -254,14 +243,17 @@ mod tests {
         assert_eq!(wrong(Fault::Unequal, ended(1, Some(2), line)).len(), 1);
         // What is survived does not fail, and neither does a job without a fault.
         assert_eq!(wrong(Fault::Pause, ended(1, Some(2), line)).len(), 1);
-        assert_eq!(wrong(Fault::Kill, Ended { injected: None, ..ended(137, Some(2), line) }).len(), 1);
+        assert_eq!(wrong(Fault::Kill, with(ended(137, Some(2), line), |seen| seen.injected = None)).len(), 1);
         // Where it cannot be read, the object is enough.
         assert_eq!(wrong(Fault::UnreadStderr, Ended { said: None, ..ended(137, Some(2), "") }), [""; 0]);
         assert_eq!(wrong(Fault::Kill, Ended { object: json!(null), ..ended(137, None, line) }).len(), 1);
         assert_eq!(wrong(Fault::Kill, Ended { orphans: 2, ..ended(137, Some(2), line) }).len(), 1);
-        assert_eq!(wrong(Fault::Kill, Ended { by_itself: false, ..ended(137, Some(2), line) }).len(), 1);
+        assert_eq!(
+            wrong(Fault::Kill, with(ended(137, Some(2), line), |seen| seen.by_itself = false)).len(),
+            1
+        );
         let late = Duration::from_secs(3);
-        assert_eq!(wrong(Fault::Kill, Ended { took: late, ..ended(137, Some(2), line) }).len(), 1);
+        assert_eq!(wrong(Fault::Kill, with(ended(137, Some(2), line), |seen| seen.took = late)).len(), 1);
     }
 
     #[test]
@@ -298,8 +290,8 @@ mod tests {
         let checked = [
             of(Fault::Stop, ended(1, Some(2), line)),
             of(Fault::Stop, ended(1, Some(0), line)),
-            of(Fault::Stop, Ended { injected: None, ..ended(0, None, "") }),
-            of(Fault::None, Ended { injected: None, ..ended(0, None, "") }),
+            of(Fault::Stop, with(ended(0, None, ""), |seen| seen.injected = None)),
+            of(Fault::None, with(ended(0, None, ""), |seen| seen.injected = None)),
         ];
         let rows = tally(&checked);
         let counts = |row: &Row| (row.tried, row.either, row.failed, row.named_right, row.wrong);

@@ -41,6 +41,7 @@ pub struct Injection<'a> {
 }
 
 /// A job that was seen to its end.
+#[derive(Debug)]
 pub struct Seen {
     /// From the fault, or the beginning where nothing fails, to the end.
     pub took: Duration,

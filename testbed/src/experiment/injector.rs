@@ -130,21 +130,21 @@ impl<'a> Injector<'a> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let send = |rank: u32, signal| worker::signal(self.mark, rank, signal).map_err(|e| text(&e));
         match act {
-            Act::Kill { rank } => send(*rank, Signal::KILL),
-            Act::Stop { rank } => send(*rank, Signal::STOP),
-            Act::Continue { rank } => {
+            Act::Kill(rank) => send(*rank, Signal::KILL),
+            Act::Stop(rank) => send(*rank, Signal::STOP),
+            Act::Continue(rank) => {
                 self.slowed.remove(rank).into_iter().for_each(Slowed::end);
                 send(*rank, Signal::CONT)
             }
-            Act::Slow { rank, share } => {
+            Act::Slow(rank, share) => {
                 self.slowed.remove(rank).into_iter().for_each(Slowed::end);
                 let worker = worker::find(self.mark, *rank).map_err(|e| text(&e))?;
                 self.slowed.insert(*rank, Slowed::start(worker, *share));
                 Ok(())
             }
-            Act::Cut { host } => self.place.cut(*host).map_err(|e| text(&e)),
-            Act::Mend { host } => self.place.mend(*host).map_err(|e| text(&e)),
-            Act::Reshape { host, link } => self.place.reshape(*host, link).map_err(|e| text(&e)),
+            Act::Cut(host) => self.place.cut(*host).map_err(|e| text(&e)),
+            Act::Mend(host) => self.place.mend(*host).map_err(|e| text(&e)),
+            Act::Reshape(host, link) => self.place.reshape(*host, link).map_err(|e| text(&e)),
         }
     }
 }

@@ -171,7 +171,7 @@ async fn garbage_at_the_ports_changes_nothing() {
 #[tokio::test]
 async fn a_connection_comes_about_between_the_two_keys_that_were_offered_and_no_others() {
     let keys: [Keys; 3] = std::array::from_fn(|_| Keys::new().unwrap());
-    // Who dials, whom it means; who answers, whom that means.
+    // The dialler, the peer that it expects; the acceptor, the peer that it expects.
     for ([dialler, meant, acceptor, expected], is_up) in
         [([0, 1, 1, 0], true), ([0, 2, 1, 0], false), ([0, 1, 1, 2], false), ([0, 1, 2, 0], false)]
     {

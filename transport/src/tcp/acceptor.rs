@@ -47,7 +47,7 @@ pub(super) struct Acceptor {
     pub(super) port: u16,
     /// The address of which it is a port: that of one interface, or of all.
     pub(super) ip: IpAddr,
-    /// Who came.
+    /// The peer that came.
     callers: mpsc::Receiver<Caller>,
     known: Arc<Known>,
     /// One task, which ends when this is dropped, or in a panic: that is what it returns.
@@ -89,7 +89,7 @@ impl Acceptor {
         Ok(Acceptor { port: at.port(), ip: at.ip(), callers, known, task })
     }
 
-    /// Who comes next.
+    /// The next caller.
     ///
     /// # Errors
     /// What a panic said: no connection can come any more.
@@ -103,7 +103,7 @@ impl Acceptor {
         }
     }
 
-    /// Who has come already.
+    /// A caller that has come already, if there is one.
     pub(super) fn come(&mut self) -> Option<Caller> {
         self.callers.try_recv().ok()
     }

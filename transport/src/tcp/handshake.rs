@@ -1,4 +1,4 @@
-//! Who is there? Four messages by which both ends of a connection learn that the other holds the job's key, in this
+//! Four messages by which both ends of a connection learn that the other holds the job's key, in this
 //! connection and now, and agree on keys for it. Their bytes are described in the module's documentation, `tcp`.
 
 use std::io;
@@ -26,7 +26,7 @@ const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
 /// What the dialler seals first, so that the acceptor knows that it is there now.
 const PROOF: &[u8] = b"gleaner proof";
 
-/// Who we are to others.
+/// This worker, as others see it.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) peer: Peer,
@@ -307,7 +307,7 @@ pub(super) async fn listen(
     if begun == 0 {
         return Err(HandshakeError::Nothing);
     }
-    // Who begins otherwise is turned away without waiting for the rest.
+    // A caller that begins otherwise is refused without waiting for the rest.
     socket.read_exact(&mut said[begun..MAGIC.len()]).await.map_err(gone())?;
     if said[..MAGIC.len()] != MAGIC {
         return Err(HandshakeError::NoHello);

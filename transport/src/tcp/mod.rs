@@ -104,7 +104,7 @@ const BACKLOG: i32 = 1024;
 /// What a worker needs to know to find the others.
 #[derive(Debug)]
 pub struct JoinConfig {
-    /// Who this worker is.
+    /// This worker.
     pub peer: Peer,
     /// How many workers the job has.
     pub workers: u32,

@@ -98,7 +98,7 @@ pub struct Hello {
     pub version: u32,
     /// What it wants: [`JOIN`], [`LINK`], [`ASK`] or [`ADD`].
     pub purpose: u32,
-    /// Who it says it is.
+    /// The peer that it claims to be.
     pub from: Peer,
     /// Whom it means to reach.
     pub to: Peer,
@@ -166,7 +166,7 @@ impl Hello {
 pub struct Challenge {
     /// The version it speaks.
     pub version: u32,
-    /// Who it is.
+    /// The sender.
     pub from: Peer,
 }
 

@@ -56,7 +56,7 @@ impl Coming {
         Others { first: first.id(), come }
     }
 
-    /// Lets one in: says its turn, and where it goes; nothing where it is not waited for.
+    /// Admits one: gives its number and where it goes; nothing where it is not waited for.
     fn admit(&self, peer: Peer, link: &[u8]) -> Option<(usize, mpsc::UnboundedSender<Admitted>)> {
         let mut all = self.all();
         let expected = all.get_mut(&peer)?;
@@ -182,7 +182,7 @@ pub(super) async fn admit(inner: Arc<Inner>, mut member: Member) {
         return;
     };
     let answered = member.answer(&inner.us, &Admission::Welcome).await;
-    // Who gathers them may have given up.
+    // The task that gathers them may have given up.
     let _ = place.send((number, turn, answered.is_ok().then_some(member.stream)));
 }
 
