@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const GLEANER: &str = env!("CARGO_BIN_EXE_gleaner");
 
-const RUN: &str = "train --data synthetic --model mlp --batch 8 --lr 0.02 --evaluate-every 20 --json";
+const RUN: &str = "train --data digits --model mlp --batch 8 --lr 0.02 --evaluate-every 20 --json";
 
 /// In the environment of all processes of a run.
 const MARK: &str = "SERVERS_TEST_RUN";

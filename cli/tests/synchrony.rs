@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 const RUN: &str =
-    "train --data synthetic --model mlp --steps 60 --batch 8 --lr 0.02 --evaluate-every 20 --json --workers";
+    "train --data digits --model mlp --steps 60 --batch 8 --lr 0.02 --evaluate-every 20 --json --workers";
 
 fn train(workers: u32, options: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));

@@ -44,7 +44,7 @@ pub struct Run {
     /// What the emulated network is called; runs at the same time need different names
     #[arg(long, default_value = "run")]
     name: String,
-    /// A Python that has PyTorch with Gloo, for experiments with the methods gloo and ddp
+    /// A Python that has PyTorch with Gloo, for experiments with methods of PyTorch
     #[arg(long, value_name = "FILE", default_value = "/usr/bin/python3")]
     python: PathBuf,
     /// Print the jobs in their order, and run none

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::peers::PEERS;
+use crate::peers;
 
 use super::options::{self, FAULTS, LAUNCHED, LINK, plain};
 
@@ -59,7 +59,12 @@ impl Case {
 
     /// Whether another library is measured.
     pub fn is_of_peer(&self) -> bool {
-        PEERS.contains(&&*self.method())
+        peers::is_peer(&self.method())
+    }
+
+    /// Whether another library is measured that sends every value as 32 bits.
+    pub fn is_dense_peer(&self) -> bool {
+        self.is_of_peer() && !peers::compresses(&self.method())
     }
 
     /// The same with other values of these options.
@@ -98,12 +103,15 @@ impl Pattern {
     }
 }
 
-/// All combinations of the axes' values with the fixed ones. The last axis turns fastest.
+/// All combinations of the axes' values with the fixed ones. The last axis turns fastest. A value that is a table has options by their names.
 pub fn product(fixed: &Case, axes: &[(String, Vec<Value>)]) -> Vec<Case> {
     axes.iter().fold(vec![fixed.clone()], |cases, (name, values)| {
         let with = |case: &Case, value: &Value| {
             let mut case = case.clone();
-            case.0.insert(name.clone(), value.clone());
+            match value {
+                Value::Object(table) => case.0.extend(table.clone()),
+                value => _ = case.0.insert(name.clone(), value.clone()),
+            }
             case
         };
         cases.iter().flat_map(|case| values.iter().map(|value| with(case, value))).collect()

@@ -249,17 +249,27 @@ fn axes(
     let mut keys: Vec<_> = file.matrix.iter().collect();
     keys.sort_by_key(|(key, _)| key.span().start);
     let links = if file.network.is_some() && !topology { LINK } else { &[] };
-    let mut axes = Vec::new();
+    let known = command.options().chain(links.iter().copied()).chain(["workers", FAULTS]);
+    let mut axes: Vec<(String, Vec<Value>)> = Vec::new();
     for (key, value) in keys {
-        let known = command.options().chain(links.iter().copied()).chain(["workers", FAULTS]);
-        known_key(key, "matrix", known)?;
         let name = key.get_ref();
         let refuse = |problem| (value.span(), problem);
-        if fixed.0.contains_key(name) {
-            let first = if LINK.contains(&name.as_str()) { "network" } else { "workload" };
-            return Err(refuse(Problem::Twice { key: name.clone(), first, second: "matrix" }));
-        }
-        let values = list(name, value.get_ref()).map_err(refuse)?;
+        let fresh = |name: &str, axes: &[(String, Vec<Value>)]| {
+            let first = match fixed.0.contains_key(name) {
+                true if LINK.contains(&name) => "network",
+                true => "workload",
+                false if axes.iter().any(|axis| sets(axis, name)) => "matrix",
+                false => return Ok(()),
+            };
+            Err(refuse(Problem::Twice { key: name.to_owned(), first, second: "matrix" }))
+        };
+        let values = if is_of_tables(value.get_ref()) {
+            tables(key, value, known.clone(), |name| fresh(name, &axes))?
+        } else {
+            known_key(key, "matrix", known.clone())?;
+            fresh(name, &axes)?;
+            list(name, value.get_ref()).map_err(refuse)?
+        };
         let repeated = values.iter().enumerate().any(|(i, value)| values[..i].contains(value));
         if values.is_empty() || repeated {
             let found = value.get_ref().to_string();
@@ -274,6 +284,47 @@ fn axes(
     Ok(axes)
 }
 
+/// Whether cases of this axis may have a key: its own, or one of a table.
+fn sets((name, values): &(String, Vec<Value>), key: &str) -> bool {
+    values.iter().any(|value| value.as_object().map_or(name == key, |table| table.contains_key(key)))
+}
+
+fn is_of_tables(value: &toml::Value) -> bool {
+    value.as_array().is_some_and(|values| values.iter().any(toml::Value::is_table))
+}
+
+/// The values of an axis of tables, each of which sets several options at once: one for each combination of what its lists have.
+fn tables(
+    key: &Spanned<String>,
+    value: &Spanned<toml::Value>,
+    known: impl Iterator<Item = &'static str> + Clone,
+    fresh: impl Fn(&str) -> Result<(), Placed>,
+) -> Result<Vec<Value>, Placed> {
+    let refuse = |problem| (value.span(), problem);
+    let expects = |expected| {
+        let found = value.get_ref().to_string();
+        refuse(Problem::Value { key: key.get_ref().clone(), found, expected })
+    };
+    if known.clone().any(|name| name == key.get_ref()) {
+        return Err(expects(
+            "values of this option; tables that set several options make an axis of another name",
+        ));
+    }
+    let mut values = Vec::new();
+    for table in value.get_ref().as_array().into_iter().flatten() {
+        let toml::Value::Table(table) = table else { return Err(expects("tables only")) };
+        let mut options = Vec::new();
+        for (option, value) in table {
+            known_key(&Spanned::new(key.span(), option.clone()), "matrix", known.clone())?;
+            fresh(option)?;
+            options.push((option.clone(), several(option, value).map_err(refuse)?));
+        }
+        let cases = case::product(&Case::default(), &options);
+        values.extend(cases.into_iter().map(|case| Value::Object(case.0.into_iter().collect())));
+    }
+    Ok(values)
+}
+
 /// What every case needs, filled in where it follows from the rest.
 fn need(
     fixed: &mut Case,
@@ -282,7 +333,7 @@ fn need(
     command: Workload,
 ) -> Result<(), Problem> {
     let lacks =
-        |fixed: &Case, key: &str| !fixed.0.contains_key(key) && !axes.iter().any(|(name, _)| name == key);
+        |fixed: &Case, key: &str| !fixed.0.contains_key(key) && !axes.iter().any(|axis| sets(axis, key));
     if lacks(fixed, "workers") {
         let hosts = network.and_then(|network| network.hosts);
         if let Some(hosts) = hosts.filter(|hosts| !(1..=MOST_WORKERS).contains(&i64::from(*hosts))) {
@@ -324,14 +375,18 @@ fn known_key(
 fn pattern(keys: &Keys) -> Result<Pattern, Placed> {
     let mut pattern = Pattern::default();
     for (key, value) in keys {
-        let refuse = |problem| (value.span(), problem);
-        let values = match value.get_ref() {
-            toml::Value::Array(_) => list(key.get_ref(), value.get_ref()),
-            one => scalar(key.get_ref(), one).map(|value| vec![value]),
-        };
-        pattern.0.insert(key.get_ref().clone(), values.map_err(refuse)?);
+        let values = several(key.get_ref(), value.get_ref()).map_err(|problem| (value.span(), problem))?;
+        pattern.0.insert(key.get_ref().clone(), values);
     }
     Ok(pattern)
+}
+
+/// One value or a list of them.
+fn several(key: &str, value: &toml::Value) -> Result<Vec<Value>, Problem> {
+    match value {
+        toml::Value::Array(_) => list(key, value),
+        one => scalar(key, one).map(|value| vec![value]),
+    }
 }
 
 fn list(key: &str, value: &toml::Value) -> Result<Vec<Value>, Problem> {

@@ -2,7 +2,8 @@
 //!
 //! Each job of an all-reduce is barrier, clock, all-reduce, maximum over the ranks; its bytes are those that the hosts' interfaces counted.
 //! Open MPI and MPICH run by their own `mpirun`, which is started on the first host and reaches the others by an agent;
-//! Gloo runs through PyTorch, under our launcher. So does its DDP, whose iterations stand beside those of `gleaner train`.
+//! Gloo runs through PyTorch, under our launcher. So does its DDP, whose iterations stand beside those of `gleaner train`, and
+//! so do trainings with its communication hooks.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -20,19 +21,45 @@ use crate::experiment::{Case, Job, Seats, plain};
 /// PyTorch's DistributedDataParallel, a method of `train`; its compute is emulated.
 pub const DDP: &str = "ddp";
 
-/// All of them; the others are methods of `bench`.
-pub const PEERS: [&str; 4] = ["open-mpi", "mpich", "gloo", DDP];
+/// Trainings by DistributedDataParallel: without a communication hook, with 16-bit values, and with PowerSGD of these ranks. They
+/// are methods of `train`, too.
+pub const HOOKS: [&str; 6] =
+    [TORCH_DENSE, "torch-fp16", "powersgd-1", "powersgd-2", "powersgd-3", "powersgd-4"];
+
+/// The first of them, which compresses nothing.
+const TORCH_DENSE: &str = "torch";
+
+/// What all-reduces made-up gradients: methods of `bench`.
+const ALL_REDUCES: [&str; 3] = ["open-mpi", "mpich", "gloo"];
+
+/// Whether a method is another library.
+pub fn is_peer(method: &str) -> bool {
+    method == DDP || HOOKS.contains(&method) || ALL_REDUCES.contains(&method)
+}
+
+/// Whether a library sends less than every value as 32 bits.
+pub fn compresses(method: &str) -> bool {
+    HOOKS.contains(&method) && method != TORCH_DENSE
+}
+
+/// How the data of a training with a hook begin: a directory with files like MNIST's follows.
+pub const MNIST: &str = "mnist:";
+
+/// What such a training takes of a case, besides the data.
+pub const HOOK_OPTIONS: [&str; 7] =
+    ["steps", "batch", "lr", "lr_drops", "momentum", "evaluate_every", "seed"];
 
 /// MPI takes the number of entries as an `int`.
 pub const MOST_ENTRIES: u64 = i32::MAX as u64;
 
 /// The programs of the peers: one in C, compiled where it is needed, and scripts.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("allreduce.c", include_str!("allreduce.c")),
     ("mpirun.sh", include_str!("mpirun.sh")),
     ("agent.sh", include_str!("agent.sh")),
     ("gloo.py", include_str!("gloo.py")),
     ("ddp.py", include_str!("ddp.py")),
+    ("hooks.py", include_str!("hooks.py")),
 ];
 
 /// Implementations of MPI, each with its compiler, its starter, and the packages that have them.
@@ -137,20 +164,7 @@ impl Kit {
             program.extend(["params", "steps", "warmup", "seed"].map(|name| value(name).into()));
             return Some(job(program, Vec::new(), Seats::First, Some(again)));
         }
-        let (script, options) = if name == DDP {
-            // As of a training, the second half of the steps counts.
-            let steps = case.0.get("steps").and_then(Value::as_u64).unwrap_or(0);
-            let layers = std::path::absolute(value("layers")).unwrap_or_default();
-            let options = [
-                ("layers", layers.into_os_string()),
-                ("warmup", (steps / 2).to_string().into()),
-                ("steps", (steps - steps / 2).to_string().into()),
-            ];
-            ("ddp.py", Vec::from(options))
-        } else {
-            let options = ["params", "steps", "warmup", "seed"].map(|name| (name, value(name).into()));
-            ("gloo.py", Vec::from(options))
-        };
+        let (script, options) = python_script(case);
         again.extend(["--python".to_owned(), self.python.display().to_string()]);
         let mut program: Vec<OsString> =
             vec![self.python.clone().into(), self.directory.path().join(script).into()];
@@ -165,6 +179,32 @@ impl Kit {
     fn program(&self, name: &str) -> PathBuf {
         self.directory.path().join(format!("allreduce-{name}"))
     }
+}
+
+/// The script in Python that measures a case, and its options.
+fn python_script(case: &Case) -> (&'static str, Vec<(String, OsString)>) {
+    let name = case.method();
+    let value = |name: &str| case.0.get(name).map(plain).unwrap_or_default();
+    let file = |path: &str| std::path::absolute(path).unwrap_or_default().into_os_string();
+    if name == DDP {
+        // As of a training, the second half of the steps counts.
+        let steps = case.0.get("steps").and_then(Value::as_u64).unwrap_or(0);
+        let options = [
+            ("layers", file(&value("layers"))),
+            ("warmup", (steps / 2).to_string().into()),
+            ("steps", (steps - steps / 2).to_string().into()),
+        ];
+        return ("ddp.py", options.map(|(option, value)| (option.into(), value)).into());
+    }
+    if HOOKS.contains(&&*name) {
+        let data = value("data").strip_prefix(MNIST).map(file).unwrap_or_default();
+        let mut options = vec![("hook".to_owned(), name.into()), ("data".to_owned(), data)];
+        let given = HOOK_OPTIONS.into_iter().filter_map(|name| Some((name, case.0.get(name)?)));
+        options.extend(given.map(|(name, value)| (name.replace('_', "-"), plain(value).into())));
+        return ("hooks.py", options);
+    }
+    let options = ["params", "steps", "warmup", "seed"].map(|name| (name.to_owned(), value(name).into()));
+    ("gloo.py", options.into())
 }
 
 /// Whether it can be run, and ends well.

@@ -15,10 +15,23 @@ use gleaner_units::{grouped, rate};
 pub type Axes = BTreeMap<String, String>;
 
 /// Axes that belong to a method rather than to what surrounds it, besides its options: they follow its name.
-const OF_THE_METHOD: [&str; 12] = [
+const OF_THE_METHOD: [&str; 25] = [
     "values",
     "selector",
     "residual",
+    "momentum_correction",
+    "mask_momentum",
+    "ef21",
+    "complete_sums",
+    "rate_in_residual",
+    "deliver_all",
+    "dense_below",
+    "warmup_density",
+    "clip_local",
+    "clip_update",
+    "norm_share",
+    "residual_decay",
+    "dct",
     "merge",
     "synchrony",
     "servers",
@@ -345,8 +358,11 @@ fn label(samples: &mut [Sample]) {
         for axis in &of_the_method {
             let several =
                 values.get(&(sample.method.clone(), axis.as_str())).is_some_and(|among| among.len() > 1);
-            if let Some(value) = sample.axes.remove(axis).filter(|_| several) {
-                let behind = if axis == "chaos" && value == "yes" {
+            // An option that is false is not given.
+            if let Some(value) = sample.axes.remove(axis).filter(|value| several && value != "false") {
+                let behind = if value == "true" {
+                    format!(", {axis}")
+                } else if axis == "chaos" && value == "yes" {
                     ", with chaos".into()
                 } else if axis == "run" {
                     format!(", {value}")

@@ -276,6 +276,33 @@ fn curves_are_means_over_seeds_while_all_of_them_go_on() {
     assert_eq!(series(&reached, 0, "ring").points[0].spread, Spread::exact(50.0));
 }
 
+#[test]
+fn a_frontier_goes_along_densities_and_numbers_of_names() {
+    let of = |method: &str, density: Option<f64>, bytes: f64, loss: f64| {
+        let mut record = training(method, 1, 1.0, &[4.0, loss]);
+        if let Some(density) = density {
+            record.case.insert("density".into(), density.into());
+        }
+        let crate::record::Outcome::Done(done) = &mut record.outcome else { panic!("it is done") };
+        done["bytes_per_step"] = bytes.into();
+        record
+    };
+    let records = vec![
+        of("spardl", Some(0.1), 20.0, 1.0),
+        of("spardl", Some(0.01), 2.0, 2.0),
+        of("powersgd-2", None, 4.0, 1.5),
+        of("powersgd-1", None, 3.0, 3.0),
+        of("ring", None, 50.0, 0.5),
+    ];
+    let frontier = figure(records, "frontier");
+    assert_eq!(frontier.panels.len(), 1);
+    let at = |label: &str| spreads(series(&frontier, 0, label));
+    let point = |x, value| (Some(x), Spread::exact(value));
+    assert_eq!(at("spardl"), [point(2.0, 2.0), point(20.0, 1.0)]);
+    assert_eq!(at("powersgd"), [point(3.0, 3.0), point(4.0, 1.5)]);
+    assert_eq!(at("ring"), [point(50.0, 0.5)]);
+}
+
 /// Whatever the names and the numbers are, a picture is XML with a title and a description, and its numbers are finite.
 #[test]
 fn pictures_are_well_formed() {

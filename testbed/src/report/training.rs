@@ -28,6 +28,10 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
         received,
         training,
         reached(samples),
+        frontier("frontier-training", "training loss", samples, |e| e.last()?.training_loss),
+        frontier("frontier", "lowest held-out loss", samples, |e| {
+            e.iter().map(|evaluation| evaluation.loss).min_by(f64::total_cmp)
+        }),
         step,
         breakdown,
         bytes,
@@ -154,6 +158,57 @@ fn reached(samples: &[&Sample]) -> Figure {
                   up to that evaluation.",
         panels,
     )
+}
+
+/// What a training came to, against what its steps cost in bytes: a line for each method, along densities, and along the number at the
+/// end of a name, such as the rank of PowerSGD.
+fn frontier(
+    id: &'static str,
+    name: &str,
+    samples: &[&Sample],
+    value: fn(&[Evaluation]) -> Option<f64>,
+) -> Figure {
+    let point = |of_place: &Vec<&Sample>| {
+        let bytes: Vec<f64> = of_place.iter().filter_map(|s| s.bytes).collect();
+        let losses: Vec<f64> = of_place.iter().filter_map(|s| value(&s.evaluations)).collect();
+        Some(Point::of(Some(Spread::mean(&bytes)?.value), Spread::mean(&losses)?, of_place))
+    };
+    let mut panels = Vec::new();
+    for (setting, members) in settings(samples, Some("density")) {
+        let mut lines: BTreeMap<&str, BTreeMap<_, Vec<&Sample>>> = BTreeMap::new();
+        for sample in members {
+            let place = (&sample.label, sample.axes.get("density"));
+            lines.entry(without_number(&sample.label)).or_default().entry(place).or_default().push(sample);
+        }
+        let series = lines.into_iter().map(|(label, places)| {
+            let mut points: Vec<Point> = places.values().filter_map(point).collect();
+            points.sort_by(|a, b| a.x.unwrap_or_default().total_cmp(&b.x.unwrap_or_default()));
+            Series { label: label.to_owned(), style: 0, points }
+        });
+        let series: Vec<Series> = series.filter(|series| !series.points.is_empty()).collect();
+        // It has something to compare.
+        if series.iter().map(|series| series.points.len()).sum::<usize>() > 2 {
+            panels.push(Panel { setting, series });
+        }
+    }
+    Figure {
+        id,
+        title: "Loss against bytes of a step",
+        caption: format!(
+            "The {name} of a whole training against what the worker that receives most receives in a step; lower and further to the left is \
+             better. A line goes along densities, or along the number at the end of a name. {SEEDS}"
+        ),
+        shape: Shape::Lines,
+        value: Quantity { name: name.into(), unit: Unit::None },
+        against: Some(Quantity { name: "received in a step".into(), unit: Unit::Bytes }),
+        panels,
+    }
+}
+
+/// A label without the number that it ends with, after a slash or a hyphen.
+fn without_number(label: &str) -> &str {
+    let short = label.trim_end_matches(|c: char| c.is_ascii_digit());
+    if short.len() == label.len() { label } else { short.strip_suffix(['/', '-']).unwrap_or(label) }
 }
 
 /// How many entries updates had between one evaluation and the next.

@@ -23,7 +23,7 @@ const FONT: [[u8; 7]; 10] = [
     [0x0e, 0x11, 0x11, 0x0f, 0x01, 0x02, 0x0c],
 ];
 const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
-const HELD_OUT: usize = 1024;
+const HELD_OUT: usize = 8192;
 /// Grey of paper, how much lighter ink is, and how far noise moves a pixel.
 const PAPER: f32 = 73.0;
 const INK: f32 = 75.0;

@@ -6,10 +6,10 @@ use toml::Spanned;
 use super::super::case::Case;
 use super::super::chaos;
 use super::super::error::Problem;
-use super::super::options::{FAULTS, NO_FAULT, Workload};
+use super::super::options::{FAULTS, LINK, NO_FAULT, Workload, plain};
 use super::super::search;
 use super::{File, Placed, known_key, pattern};
-use crate::peers::{DDP, MOST_ENTRIES};
+use crate::peers::{DDP, HOOK_OPTIONS, HOOKS, MNIST, MOST_ENTRIES};
 
 pub fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> {
     let mut events = Vec::new();
@@ -60,34 +60,66 @@ pub fn expect_faults(
 /// Other libraries exchange on emulated links, and have no defaults.
 pub fn expect_peers(file: &File, cases: &[Case], command: Workload) -> Result<(), Placed> {
     let refuse = |problem| Err((file.workload.span(), Problem::Conflict(problem)));
-    let has = |case: &Case, names: [&str; 2]| {
-        file.network.is_some() && names.iter().all(|name| case.0.contains_key(*name))
-    };
+    let is_ddp = |case: &Case| case.method() == DDP;
     for case in cases.iter().filter(|case| case.is_of_peer()) {
-        let of_ddp = case.method() == DDP;
-        let expected = if of_ddp { Workload::Train } else { Workload::Bench };
-        if command != expected || !has(case, if of_ddp { ["layers", "steps"] } else { ["steps", "warmup"] }) {
-            return refuse(match of_ddp {
-                true => {
-                    "ddp needs command = \"train\", a [network], 'steps', and 'layers', a file that gleaner train --layer-times FILE.json wrote"
-                }
-                false => {
-                    "open-mpi, mpich and gloo need command = \"bench\", a [network], 'steps' and 'warmup'"
-                }
-            });
-        }
-        let counts = |params: &Value| params.as_u64().is_some_and(|n| (1..=MOST_ENTRIES).contains(&n));
-        if !of_ddp && !case.0.get("params").is_some_and(counts) {
-            return refuse(
-                "open-mpi, mpich and gloo need a whole number of 'params' from 1 to 2147483647: MPI counts the entries by 32 bits",
-            );
+        let problem = if is_ddp(case) {
+            lacks_of_ddp(case, command)
+        } else if HOOKS.contains(&&*case.method()) {
+            lacks_of_hook(case, command)
+        } else {
+            lacks_of_all_reduce(case, command)
+        };
+        match problem {
+            Some(problem) => return refuse(problem),
+            None if file.network.is_none() => {
+                return refuse("other libraries are measured on emulated links: add a [network]");
+            }
+            None => {}
         }
     }
-    let is_ddp = |case: &Case| case.method() == DDP;
     match cases.iter().any(|case| case.0.contains_key("layers")) && !cases.iter().any(is_ddp) {
         true => refuse("'layers' is what the method ddp emulates; leave it out, or add that method"),
         false => Ok(()),
     }
+}
+
+fn has(case: &Case, names: [&str; 2]) -> bool {
+    names.iter().all(|name| case.0.contains_key(*name))
+}
+
+fn lacks_of_ddp(case: &Case, command: Workload) -> Option<&'static str> {
+    let fits = command == Workload::Train && has(case, ["layers", "steps"]);
+    (!fits).then_some(
+        "ddp needs command = \"train\", 'steps', and 'layers', a file that gleaner train --layer-times FILE.json wrote",
+    )
+}
+
+/// The script trains one model on one kind of data, by SGD, and knows few options.
+fn lacks_of_hook(case: &Case, command: Workload) -> Option<&'static str> {
+    let is = |name: &str, value: &str| case.0.get(name).is_some_and(|found| plain(found) == value);
+    let from_file = case.0.get("data").is_some_and(|data| plain(data).starts_with(MNIST));
+    let trains = command == Workload::Train && from_file && is("model", "mlp") && has(case, ["steps", "lr"]);
+    if !trains {
+        return Some(
+            "torch, torch-fp16 and powersgd-1 to powersgd-4 need command = \"train\", data = \"mnist:DIR\", model = \"mlp\", 'steps' and 'lr'",
+        );
+    }
+    const OURS: [&str; 8] = ["command", "workers", "method", "data", "model", "merge", "timeout", "plain"];
+    let known = |name: &str| [&OURS[..], &HOOK_OPTIONS, LINK].iter().any(|names| names.contains(&name));
+    (!case.0.keys().all(|name| known(name))).then_some(
+        "torch, torch-fp16 and powersgd-1 to powersgd-4 train by SGD with 'batch', 'lr', 'lr_drops', 'momentum', 'evaluate_every' and \
+         'seed', and know none of the other options that this file sets for them; give these to other methods alone",
+    )
+}
+
+fn lacks_of_all_reduce(case: &Case, command: Workload) -> Option<&'static str> {
+    if command != Workload::Bench || !has(case, ["steps", "warmup"]) {
+        return Some("open-mpi, mpich and gloo need command = \"bench\", 'steps' and 'warmup'");
+    }
+    let counts = |params: &Value| params.as_u64().is_some_and(|n| (1..=MOST_ENTRIES).contains(&n));
+    (!case.0.get("params").is_some_and(counts)).then_some(
+        "open-mpi, mpich and gloo need a whole number of 'params' from 1 to 2147483647: MPI counts the entries by 32 bits",
+    )
 }
 
 pub fn searched(file: &File, cases: &[Case], command: Workload) -> Result<Option<search::Search>, Placed> {

@@ -242,11 +242,26 @@ const DDP: &str = "title = 't'\n[network]\n[workload]\ncommand = 'train'\nworker
 fn peers_that_lack_something_are_refused() {
     for (from, to, words) in [
         ("layers = 'times.json'\n", "", "ddp needs command"),
-        ("[network]\n", "", "ddp needs command"),
+        ("[network]\n", "", "add a [network]"),
         ("'ddp'", "'spardl'", "'layers' is what the method ddp emulates"),
         ("'ddp'", "'mpich'", "open-mpi, mpich and gloo need command"),
     ] {
         expect_refused(DDP, (from, to), (if from == "[network]\n" { 2 } else { 3 }, words));
+    }
+}
+
+#[test]
+fn a_training_with_a_hook_knows_few_options() {
+    const HOOK: &str = "title = 't'\n[network]\n[workload]\ncommand = 'train'\nworkers = 2\nsteps = 4\nlr = 0.1\ndata = 'mnist:digits'\nmodel = 'mlp'\n[matrix]\nmethod = ['ring', 'powersgd-2']\n";
+    assert_eq!(parsed(HOOK).jobs.len(), 2);
+    for (from, to, words) in [
+        ("lr = 0.1\n", "", "need command = \"train\""),
+        ("'mnist:digits'", "'digits'", "data = \"mnist:DIR\""),
+        ("lr = 0.1\n", "lr = 0.1\nweight_decay = 0.1\n", "know none of the other options"),
+        ("'mlp'", "'cnn'", "model = \"mlp\""),
+        ("[network]\n", "", "add a [network]"),
+    ] {
+        expect_refused(HOOK, (from, to), (if from == "[network]\n" { 2 } else { 3 }, words));
     }
 }
 
@@ -258,6 +273,26 @@ fn a_peer_is_measured_in_a_job_of_its_own() {
     .jobs;
     let methods: Vec<Vec<String>> = jobs.iter().map(|job| job.iter().map(Case::method).collect()).collect();
     assert_eq!(methods, [vec!["ring", "spardl"], vec!["gloo"], vec!["mpich"]]);
+}
+
+/// A table sets options together, and none of them in the other cases.
+#[test]
+fn an_axis_of_tables_sets_several_options_at_once() {
+    const TABLES: &str = "title = 't'\n[workload]\ncommand = 'train'\nworkers = 2\n[matrix]\nseed = [1, 2]\n\
+                          what = [{ method = 'ring' }, { method = ['spardl', 'topka'], density = [0.1, 0.2] }]\n";
+    let cases: Vec<String> = parsed(TABLES).jobs.iter().map(|job| job[0].words().join(" ")).collect();
+    assert_eq!(cases.len(), 2 * (1 + 4));
+    assert_eq!(cases[..3], ["--seed 1", "--density 0.1 --seed 1", "--density 0.1 --seed 1"]);
+    for (from, to, words) in [
+        ("what = ", "lr = ", "values of this option"),
+        ("density =", "densty =", "'densty' is not known in [matrix]"),
+        ("{ method = 'ring' }", "'ring'", "tables only"),
+        ("density = [0.1, 0.2]", "seed = 3", "'seed' stands in"),
+        ("density = [0.1, 0.2]", "workers = 3", "'workers' stands in"),
+        ("density = [0.1, 0.2]", "workers = 'x'", "'workers'"),
+    ] {
+        expect_refused(TABLES, (from, to), (7, words));
+    }
 }
 
 #[test]
