@@ -58,7 +58,7 @@ fn split(samples: &[&Sample]) -> Figure {
         Shape::Stacks,
         ("time of a step", Unit::Seconds),
         "The slowest worker's time: choosing entries (select), waiting for messages (exchange), taking \
-                  them in (merge), and what was spent between these. Means over the turns, so that the parts add up.",
+         them in (merge), and what was spent between these. Means over the turns, so that the parts add up.",
         panels(&settings(samples, None), |of_label, _| parts(PARTS, of_label)),
     )
 }
@@ -101,9 +101,9 @@ pub fn bytes(id: &'static str, samples: &[&Sample]) -> Figure {
         Shape::Rows,
         ("bytes received in a step", Unit::Bytes),
         "The worker that receives most. A filled mark is the method's own count, headers of its messages \
-                  included. A hollow diamond is what the host's interface received, where the method had a job for itself: with all headers, acknowledgements, \
-                  and what starting the job took, divided by all steps, those of the warm-up included. Where a setting \
-                  was measured several times, the mark is the median and its bar reaches from the least to the largest.",
+         included. A hollow diamond is what the host's interface received, where the method had a job for itself: with all headers, acknowledgements, \
+         and what starting the job took, divided by all steps, those of the warm-up included. Where a setting \
+         was measured several times, the mark is the median and its bar reaches from the least to the largest.",
         panels(&settings(samples, None), points),
     )
 }
@@ -226,8 +226,8 @@ fn delivered(samples: &[&Sample]) -> Figure {
             shape,
             ("density delivered", Unit::None),
             "Entries of an update that are not zero, as a share of all entries. Methods that were asked for all \
-                  entries are left out. Where a setting was measured several times, the mark is the median and its bar reaches \
-                  from the least to the largest.",
+             entries are left out. Where a setting was measured several times, the mark is the median and its bar reaches \
+             from the least to the largest.",
             panels,
         )
     }

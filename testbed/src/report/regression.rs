@@ -39,7 +39,7 @@ fn split(samples: &[&Sample]) -> Figure {
         Shape::Stacks,
         ("time of an epoch", Unit::Seconds),
         "Communication is what a worker spends on handing its gradients over and waiting for their sums, the mean over the workers; \
-                  computing is the rest of the slowest worker's epoch. Means over the epochs and turns.",
+         computing is the rest of the slowest worker's epoch. Means over the epochs and turns.",
         panels(&settings(samples, None), points),
     )
 }

@@ -13,7 +13,7 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
     let mut step = exchange::step_time("training-step-time", "Time of a training step", samples);
     step.caption =
         "The whole training divided by its steps, evaluations included. Where a setting was measured \
-                    several times, the mark is the median and its bar reaches from the least to the largest."
+         several times, the mark is the median and its bar reaches from the least to the largest."
             .into();
     let mut speed_up = exchange::speed_up("training-speed-up", samples);
     speed_up.title = "Speed-up of training against workers";
@@ -49,8 +49,8 @@ fn breakdown(samples: &[&Sample]) -> Figure {
         Shape::Stacks,
         ("time of an iteration", Unit::Seconds),
         "The worker that waited least, for which all others waited: the forward pass, the backward pass, in which gradients \
-                  are exchanged as well, what the exchange takes after it (exposed), and what was spent between these or waiting for \
-                  other workers to begin. Medians over the steps, means over seeds and turns.",
+         are exchanged as well, what the exchange takes after it (exposed), and what was spent between these or waiting for \
+         other workers to begin. Medians over the steps, means over seeds and turns.",
         panels(&settings(samples, None), |of_label, _| exchange::parts(names, of_label)),
     )
 }
@@ -154,8 +154,8 @@ fn reached(samples: &[&Sample]) -> Figure {
         Shape::Rows,
         ("time of training", Unit::Seconds),
         "The time of training until the mean over seeds and turns is, for the first time, as good as the worst method's \
-                  best, so that every method reaches it. The bar reaches from the least to the largest time of a training \
-                  up to that evaluation.",
+         best, so that every method reaches it. The bar reaches from the least to the largest time of a training \
+         up to that evaluation.",
         panels,
     )
 }
@@ -191,18 +191,12 @@ fn frontier(
             panels.push(Panel { setting, series });
         }
     }
-    Figure {
-        id,
-        title: "Loss against bytes of a step",
-        caption: format!(
-            "The {name} of a whole training against what the worker that receives most receives in a step; lower and further to the left is \
-             better. A line goes along densities, or along the number at the end of a name. {SEEDS}"
-        ),
-        shape: Shape::Lines,
-        value: Quantity { name: name.into(), unit: Unit::None },
-        against: Some(Quantity { name: "received in a step".into(), unit: Unit::Bytes }),
-        panels,
-    }
+    let caption = format!(
+        "The {name} of a whole training against what the worker that receives most receives in a step; lower and further to the left is \
+         better. A line goes along densities, or along the number at the end of a name. {SEEDS}"
+    );
+    Figure::new(id, "Loss against bytes of a step", Shape::Lines, (name, Unit::None), caption, panels)
+        .along("received in a step", Unit::Bytes)
 }
 
 /// A label without the number that it ends with, after a slash or a hyphen.
@@ -228,9 +222,13 @@ fn delivered(samples: &[&Sample]) -> Figure {
         };
         steps.into_iter().filter_map(point).collect()
     };
-    Figure::new("delivered-in-training", "Density delivered in training", Shape::Lines, ("density delivered", Unit::None), "Entries of an update that are not zero, as a share of all entries: means over the steps from one evaluation to \
-                  the next, and over seeds and turns; the band reaches from the least to the largest. Methods that were asked for \
-                  all entries are left out.", panels(&settings(&sparse, None), points)).along("steps", Unit::None)
+    let caption = "Entries of an update that are not zero, as a share of all entries: means over the steps from one evaluation to \
+                   the next, and over seeds and turns; the band reaches from the least to the largest. Methods that were asked for \
+                   all entries are left out.";
+    let (id, title, panels) =
+        ("delivered-in-training", "Density delivered in training", panels(&settings(&sparse, None), points));
+    Figure::new(id, title, Shape::Lines, ("density delivered", Unit::None), caption, panels)
+        .along("steps", Unit::None)
 }
 
 /// The trainings of a method after as many steps.
