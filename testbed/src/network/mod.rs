@@ -343,7 +343,7 @@ pub struct Changes {
     pub may_delay: bool,
     /// Whether a process of ours carries packets although the kernel has netem: then it is known which are lost.
     pub by_relay: bool,
-    /// Where random numbers start, where a process of ours draws them.
+    /// Where random numbers start, where a process of ours makes them.
     pub seed: u64,
 }
 
