@@ -123,7 +123,7 @@ impl AdaptiveDensity {
     }
 }
 
-/// Whether the norm is looked at in a step, counted from 0: in every so many-th, or the last before it that does not deliver everything.
+/// Whether the norm is looked at in a step, counted from 0: in every n-th, or the last before it that does not deliver everything.
 pub fn looks_in(step: u64, whole: &WholeSteps) -> bool {
     let end = step - step % EVERY + EVERY;
     !whole.contains(step) && (step + 1..end).all(|later| whole.contains(later))

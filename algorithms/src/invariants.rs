@@ -47,7 +47,7 @@ pub enum InvariantError {
         step: u64,
         /// The position in the flat gradient.
         entry: usize,
-        /// Who loses it.
+        /// The worker that loses it.
         rank: usize,
     },
     /// Something disappears, or comes from nowhere.
@@ -157,7 +157,7 @@ pub fn check(method: &Method, workers: u32, n: usize) -> Result<(), InvariantErr
     }
 }
 
-/// Tests that every entry has its turn.
+/// Tests that every entry is delivered within the bound.
 fn is_fair(mut trial: Trial<f32>) -> Result<(), InvariantError> {
     const DELTA: f64 = 0.5;
     let shape = trial.ensemble.shape();

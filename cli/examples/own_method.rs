@@ -8,7 +8,7 @@ use gleaner::algorithms::collectives::{Collective, MethodError, Setting, Shape, 
 use gleaner::algorithms::schedule::{After, How, Receive, Send, Slots, Step};
 use gleaner::algorithms::{Block, Rank, invariants};
 
-/// Everybody sends everything to the root, which adds and sends the sum back.
+/// Every rank sends everything to the root, which adds and sends the sum back.
 #[derive(Clone, Debug)]
 struct Star {
     root: u32,

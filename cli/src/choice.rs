@@ -165,7 +165,7 @@ pub enum ChoiceError {
 }
 
 impl Choice {
-    /// The method, as far as it can be judged without knowing the gradient.
+    /// The method, as far as it can be checked without knowing the gradient.
     pub fn method(&self) -> Result<Method, ChoiceError> {
         let mut method = named(&self.method)?;
         // What stands in the name is nearer to it: a value of the first option.
@@ -201,7 +201,7 @@ impl Choice {
         self.method == "all"
     }
 
-    /// Where several may be named, with commas between them or as `all`: each with its name, judged as by
+    /// Where several may be named, with commas between them or as `all`: each with its name, checked as by
     /// [`method`](Self::method).
     pub fn methods(&self) -> Vec<(String, Result<Method, ChoiceError>)> {
         let names: Vec<&str> = match self.is_all() {

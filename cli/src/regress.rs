@@ -3,7 +3,7 @@
 mod arguments;
 mod summary;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,7 +11,6 @@ use std::time::Instant;
 use gleaner_regress::data::{Samples, Source};
 use gleaner_regress::settings::Settings;
 use gleaner_regress::{Epoch, Predicted, RegressError, predict, train};
-use gleaner_runtime::staged::{Staged, StagedError};
 use gleaner_runtime::{Config, Session};
 use gleaner_units as units;
 
@@ -78,10 +77,10 @@ fn learn(
         return Ok(None);
     }
     if let Some(path) = &arguments.model {
-        save(path, |file| file.write_all(&trained.model.to_bytes()?))?;
+        report::write(path, |file| file.write_all(&trained.model.to_bytes()?))?;
     }
     if let Some(path) = &arguments.liblinear {
-        save(path, |file| trained.model.write_liblinear(file))?;
+        report::write(path, |file| trained.model.write_liblinear(file))?;
     }
     let summary = Summary::of(settings, session.world_size(), trained);
     Ok(Some(if arguments.json { report::json(&summary) } else { summary.table() }))
@@ -122,7 +121,7 @@ fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<
         return Ok(None);
     }
     if let Some(path) = &arguments.out {
-        save(path, |file| predicted.write(&model, file))?;
+        report::write(path, |file| predicted.write(&model, file))?;
     }
     let Predicted { margins, evaluation } = predicted;
     let summary = PredictionSummary::new(&model, margins.len(), evaluation, seconds);
@@ -142,7 +141,7 @@ fn generate(arguments: &Regress, settings: &Settings, path: &Path) -> Result<(),
     let features = settings.features.unwrap_or(shape.features());
     let display = Display::new();
     let (mut one, mut shown) = (Samples::default(), Instant::now());
-    save(path, |file| {
+    report::write(path, |file| {
         for number in 0..count {
             one.clear();
             shape.sample(settings.seed, number, features, &mut one);
@@ -158,14 +157,4 @@ fn generate(arguments: &Regress, settings: &Settings, path: &Path) -> Result<(),
         Ok(())
     })?;
     Ok(())
-}
-
-/// Writes a file whole, or not at all.
-fn save(
-    path: &Path,
-    contents: impl FnOnce(&mut io::BufWriter<std::fs::File>) -> io::Result<()>,
-) -> Result<(), StagedError> {
-    let mut staged = Staged::default();
-    staged.write(path, contents)?;
-    staged.publish()
 }

@@ -1,6 +1,7 @@
 //! What a command prints when it is done.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
@@ -34,14 +35,31 @@ pub fn probe(path: &Path) -> Result<(), StagedError> {
     Staged::default().write(path, |_| Ok(()))
 }
 
-/// Writes a whole text into a file, or nothing.
+/// Writes a file whole, or not at all.
 ///
 /// # Errors
 /// A folder that is missing or closed, a name that is none of a file, or a full disk.
-pub fn save(path: &Path, text: &str) -> Result<(), StagedError> {
+pub fn write(
+    path: &Path,
+    contents: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>,
+) -> Result<(), StagedError> {
     let mut staged = Staged::default();
-    staged.write(path, |file| file.write_all(text.as_bytes()))?;
+    staged.write(path, contents)?;
     staged.publish()
+}
+
+/// The same with a text.
+///
+/// # Errors
+/// As [`write`].
+pub fn save(path: &Path, text: &str) -> Result<(), StagedError> {
+    write(path, |file| file.write_all(text.as_bytes()))
+}
+
+/// A row of headings and other rows, in columns of which the first is left-aligned.
+pub fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let headings = headings.map(str::to_owned).to_vec();
+    columns(&std::iter::once(headings).chain(rows).collect::<Vec<_>>())
 }
 
 /// Columns of which the first is left-aligned.

@@ -3,7 +3,7 @@
 use gleaner_runtime::{OnFailure, Roles};
 use gleaner_units as units;
 
-/// How many servers a job has beside its workers, and what becomes of it when a worker fails.
+/// How many servers a job has beside its workers, and what a failed worker means for it.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Servers {
     /// How many parameter servers to start besides the workers, as processes of their own, which have the last ranks [default: 0]
@@ -14,13 +14,13 @@ pub struct Servers {
     #[arg(long, requires = "servers")]
     pub colocate: bool,
 
-    /// What becomes of the job when a worker fails: `stop` ends it, `continue` lets the others go on as far as parameter servers have
+    /// What a failed worker means for the job: `stop` ends it, `continue` lets the others go on as far as parameter servers have
     /// all that they need. Without rank 0 or a server the job ends
     #[arg(long, value_name = "WHAT", env = "GLEANER_ON_FAILURE", default_value = "stop")]
     pub on_failure: Failing,
 }
 
-/// What becomes of the job when a worker fails.
+/// What a failed worker means for the job.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Failing {
     Stop,

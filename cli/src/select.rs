@@ -1,6 +1,6 @@
 //! `gleaner select`: what each selector would choose from recorded gradients, and what that costs.
 
-mod judge;
+mod evaluate;
 mod measure;
 mod picture;
 mod table;
@@ -58,7 +58,7 @@ pub struct Report {
     k: usize,
     /// One plain read of a gradient.
     seconds_read: f64,
-    selectors: Vec<judge::Row>,
+    selectors: Vec<evaluate::Row>,
 }
 
 /// Runs the command.
@@ -103,7 +103,7 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
         k,
         seconds_read: measured.read,
         selectors: rows
-            .map(|(entrant, one)| judge::judge(entrant, one, &measured, &gradients, &exact, k))
+            .map(|(entrant, one)| evaluate::evaluate(entrant, one, &measured, &gradients, &exact, k))
             .collect(),
     };
     if let Some(path) = &arguments.svg {

@@ -41,7 +41,7 @@ fn only_the_trainer_needs_candle() {
     assert!(tree.starts_with("gleaner-cli ") && !names_candle(&tree), "{tree}");
 }
 
-/// Who embeds the library, in Rust, C or Python, builds what the runtime needs, and neither the command nor the testbed.
+/// A program that embeds the library, in Rust, C or Python, builds what the runtime needs, and neither the command nor the testbed.
 #[test]
 fn a_program_that_embeds_the_library_builds_few_crates() {
     for package in ["gleaner", "gleaner-c", "gleaner-python"] {
@@ -63,7 +63,7 @@ fn the_trainer_is_a_default_feature() {
     assert!(names_candle(&tree(&["--package", "gleaner-cli", "--edges", "normal"])));
 }
 
-/// QUIC brings quinn, rustls and what these need. Who leaves it out has none of them, with verbs or without.
+/// QUIC brings quinn, rustls and what these need. A build without it has none of them, with verbs or without.
 #[test]
 fn only_quic_needs_quinn() {
     let names_quinn = |of: &[&str]| {

@@ -1,4 +1,4 @@
-//! What steps and rules mean is said where they are defined, by the machine, and once by each reader: nobody else takes them
+//! What steps and rules mean is said where they are defined, by the machine, and once by each reader: no other file takes them
 //! apart.
 
 #![allow(clippy::unwrap_used)]
@@ -126,7 +126,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn nobody_else_takes_steps_apart() {
+fn no_other_file_takes_steps_apart() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let (mut read, mut readers) = (0, Vec::new());
     for path in SOURCES.iter().flat_map(|folder| files(&root.join(folder))) {
@@ -136,7 +136,7 @@ fn nobody_else_takes_steps_apart() {
         let found = patterns(text.split("\n#[cfg(test)]\nmod ").next().unwrap());
         read += 1;
         if READERS.contains(&&*name) {
-            assert!(!found.is_empty(), "{name} takes nothing apart any more: strike it from the list");
+            assert!(!found.is_empty(), "{name} takes nothing apart any more: remove it from the list");
             readers.push(name);
         } else {
             assert_eq!(found, [""; 0], "{name} takes steps or rules apart: let a reader do it");
@@ -146,7 +146,7 @@ fn nobody_else_takes_steps_apart() {
 }
 
 #[test]
-fn patterns_are_told_from_what_is_made() {
+fn patterns_are_distinguished_from_what_is_made() {
     for made in [
         "vec![Step::Sum { slots }, Step::Split { slots }]",
         "match sparse { true => Step::Keep { slots, rule: Rule::Top(k), coding }, false => Step::Sum { slots } }",

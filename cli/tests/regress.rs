@@ -189,8 +189,8 @@ fn bad_input_is_refused_in_a_sentence_on_every_rank() {
         let output = gleaner(&words, &[]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
-        let told = said.lines().filter(|line| line.contains(expected)).count();
-        assert!(told >= 2 && output.stdout.is_empty(), "{expected}: {said}");
+        let reports = said.lines().filter(|line| line.contains(expected)).count();
+        assert!(reports >= 2 && output.stdout.is_empty(), "{expected}: {said}");
     }
     for (words, expected) in [
         (

@@ -55,7 +55,7 @@ fn every_synchrony_learns_over_servers() {
         for method in ["ring", "spardl"] {
             let roles = roles[number_of % roles.len()];
             let options = ["--workers", "3", "--steps", "88", "--synchrony", synchrony, "--method", method];
-            // Each of three updates in a round is by the velocity of all: momentum counts more where nobody waits.
+            // Each of three updates in a round is by the velocity of all: momentum counts more where no worker waits.
             let options = [&options[..], &["--density", "0.1", "--momentum", "0.5"], roles].concat();
             let summary = summary(&train(&options));
             assert_eq!(summary["synchrony"], synchrony);
@@ -67,7 +67,10 @@ fn every_synchrony_learns_over_servers() {
             }
             let waited = summary["seconds_waited"].as_array().unwrap();
             assert_eq!(waited.len(), 3);
-            assert!(waited.iter().enumerate().all(|(rank, row)| row[rank] == 0.0), "nobody waits for itself");
+            assert!(
+                waited.iter().enumerate().all(|(rank, row)| row[rank] == 0.0),
+                "no worker waits for itself"
+            );
         }
     }
 }
@@ -164,7 +167,7 @@ fn a_killed_server_ends_the_job_by_name_and_nothing_that_was_applied_is_lost() {
         "{text}"
     );
     assert!(text.contains("what the parameter servers have applied is in"), "{text}");
-    // Nobody begins anew in its place.
+    // No other server starts in its place.
     let anew = train(&words(&kept("2", &[])));
     assert!(
         said(&anew).contains("expected a directory without checkpoints for a new run"),

@@ -62,7 +62,10 @@ fn every_synchrony_without_servers_learns() {
             }
             let waited = summary["seconds_waited"].as_array().unwrap();
             assert_eq!(waited.len(), workers as usize);
-            assert!(waited.iter().enumerate().all(|(rank, row)| row[rank] == 0.0), "nobody waits for itself");
+            assert!(
+                waited.iter().enumerate().all(|(rank, row)| row[rank] == 0.0),
+                "no worker waits for itself"
+            );
         }
     }
 }

@@ -50,7 +50,7 @@ fn samples_count_alike_however_they_are_dealt_out() {
     }
 }
 
-/// Rank 1 takes three times as long for a sample: with a third of the samples both end together, and nobody waits for it.
+/// Rank 1 takes three times as long for a sample: with a third of the samples both end together, and no rank waits for it.
 #[test]
 fn batches_in_proportion_to_speed_end_together() {
     let of = |balance: &str| {
@@ -75,7 +75,7 @@ fn batches_in_proportion_to_speed_end_together() {
 }
 
 #[test]
-fn a_target_is_told_with_its_steps_and_seconds() {
+fn a_target_is_reported_with_its_steps_and_seconds() {
     let reached = summary("--workers 2 --steps 60 --method ring --target-accuracy 0.2");
     let evaluations = reached["evaluations"].as_array().unwrap();
     let is_there = |evaluated: &&Value| evaluated["held_out_accuracy"].as_f64().unwrap() >= 0.2;

@@ -303,7 +303,7 @@ fn a_relay_delays_and_loses_as_netem_does() {
 }
 
 #[test]
-fn a_panic_of_the_kernel_is_told() {
+fn a_panic_of_the_kernel_is_reported() {
     let _alone = alone();
     let share = tempfile::tempdir().unwrap();
     let script = "echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 100";
@@ -314,7 +314,7 @@ fn a_panic_of_the_kernel_is_told() {
     nothing_is_left(share.path());
 }
 
-/// Then nobody is there to remove the temporary files, but the processor is free again.
+/// Then no process is there to remove the temporary files, but the processor is free again.
 #[test]
 fn a_killed_command_takes_the_machine_with_it() {
     let _alone = alone();
@@ -339,7 +339,7 @@ fn a_killed_command_takes_the_machine_with_it() {
 }
 
 #[test]
-fn what_cannot_be_is_told_in_a_sentence() {
+fn what_cannot_be_is_reported_in_a_sentence() {
     let share = tempfile::tempdir().unwrap();
     let file = share.path().join("file");
     fs::write(&file, "").unwrap();

@@ -359,7 +359,7 @@ inline float __uint_as_float(unsigned bits) {
     return value;
 }
 
-// IEEE 754 arithmetic of 32 bits: the compiler is told not to contract it.
+// IEEE 754 arithmetic of 32 bits: the compiler does not contract it.
 inline float __fadd_rn(float a, float b) {
     return a + b;
 }

@@ -157,7 +157,7 @@ fn after_an_event_a_gradient_is_read_and_an_update_is_there() {
         let event = streams.event(stream);
         let given = slice(&program, Order::Event(event));
         assert!(values.read(0..n).unwrap().iter().all(|read| *read == value));
-        // Who says no stream finds the update when the call returns.
+        // Without a stream the update is there when the call returns.
         let before = f32::from_bits(0x4040_4040);
         cuda.apply_dense(&given, &vec![1.0; n], Apply::Add { scale: 2.0 }).unwrap();
         let words = program.memory.read(0..4).unwrap();

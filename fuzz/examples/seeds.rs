@@ -74,7 +74,7 @@ impl Seeds {
         let wire: [(u8, &str, Vec<u8>); 10] = [
             (0, "hello", hello.to_vec()),
             (1, "challenge", vec![3, 0, 0, 0, 1, 0, 0, 0]),
-            (2, "verdict", [&[2, 0, 0, 0, 2, 0, 0, 0][..], b"no"].concat()),
+            (2, "admission", [&[2, 0, 0, 0, 2, 0, 0, 0][..], b"no"].concat()),
             (3, "card", [&card[..], b"brought"].concat()),
             (4, "outcome", [&[0; 4], &cards[..]].concat()),
             (5, "asked", vec![1, 0, 0, 0, 2, 0, 0, 0]),
@@ -90,7 +90,7 @@ impl Seeds {
         let handshakes: [(u8, &str, Vec<u8>); 6] = [
             (0, "member", member(&[0])),
             (0, "member-without-proof", member(&[1; 60])),
-            (1, "verdict", [&[2, 0, 0, 0, 2, 0, 0, 0][..], b"no"].concat()),
+            (1, "admission", [&[2, 0, 0, 0, 2, 0, 0, 0][..], b"no"].concat()),
             (2, "unauthenticated-answers", vec![5; 56]),
             (3, "recorded-hello", tcp::hello()),
             (3, "another-program", b"GET / HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n".to_vec()),

@@ -68,7 +68,7 @@ enum State<T: Element> {
     Exchanged(Box<Execution<T>>),
     /// This rank has asked all to leave it out.
     LeavesOut,
-    /// It cannot go on, but is frozen: the verdict may be that it need not.
+    /// It cannot go on, but is frozen: the decision may be that it need not.
     Broken(Failure),
     /// It has ended.
     Ended(End<T>),
@@ -262,7 +262,7 @@ impl<T: Element> Algorithm<T> {
     }
 
     /// A group's step cannot go on. Where it is frozen, a rank that knew earlier that it is cancelled may have left
-    /// already, so the verdict is waited for.
+    /// already, so the decision is waited for.
     fn broken(&mut self, group: usize, failure: Failure, io: &mut Io) {
         let Some(run) = &mut self.runs[group] else { return };
         let failure = Failure { step: failure.step.or(Some(run.noted.step)), ..failure };

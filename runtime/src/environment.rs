@@ -1,4 +1,4 @@
-//! Who this worker is, from whatever started it.
+//! Rank and peers of this worker, from the launcher that started it.
 
 use std::env::VarError;
 use std::fs::FileType;

@@ -1,4 +1,4 @@
-//! What goes wrong, and who is to blame.
+//! What goes wrong, and which rank is at fault.
 
 use std::fmt;
 
@@ -158,8 +158,8 @@ pub enum Error {
 
 gleaner_transport::debug_as_sentence!(Error);
 
-/// Who is to blame that the workers did not come together, as far as this one knows.
-pub(crate) fn culprit(error: &JoinError, this: u32) -> Option<u32> {
+/// The rank at fault when workers did not come together, as far as this one knows.
+pub(crate) fn at_fault(error: &JoinError, this: u32) -> Option<u32> {
     match error {
         JoinError::Missing { is_alone: true, .. } => Some(0),
         JoinError::Missing { missing, .. } => missing.first().map(|peer| peer.0),
@@ -200,7 +200,7 @@ mod tests {
             (unlinked(0, 2, OpenError::Gone { peer: Peer(2) }), 2),
             (unlinked(2, 0, OpenError::Gone { peer: Peer(0) }), 0),
         ] {
-            assert_eq!(culprit(&error, 9), Some(blamed), "{error}");
+            assert_eq!(at_fault(&error, 9), Some(blamed), "{error}");
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::worker::{Event, Worker};
 pub(crate) struct Io {
     pub(crate) rank: Rank,
     pub(crate) role_map: RoleMap,
-    /// The rank that gathers, decides and judges.
+    /// The rank that gathers and decides.
     pub(crate) coordinator: Rank,
     pub(crate) epoch: u16,
     /// Numbers of gradients that were given out so far.

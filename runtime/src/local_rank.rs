@@ -1,6 +1,6 @@
 //! Which of the workers of its host this one is: by it workers choose their GPU.
 
-/// Who sets which variable: `gleaner launch`, torchrun, Slurm, Open MPI, and MPICH.
+/// Which launcher sets which variable: `gleaner launch`, torchrun, Slurm, Open MPI, and MPICH.
 const VARIABLES: [&str; 5] =
     ["GLEANER_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"];
 

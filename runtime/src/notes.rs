@@ -125,7 +125,7 @@ pub(crate) struct Notes {
     /// What the children have sent for the present call.
     texts: BTreeMap<Peer, Text>,
     /// Whether this rank's part of it has gone up.
-    is_told: bool,
+    is_reported: bool,
     answer: Text,
 }
 
@@ -159,7 +159,7 @@ impl Notes {
             over: 0,
             calls: VecDeque::new(),
             texts: BTreeMap::new(),
-            is_told: false,
+            is_reported: false,
             answer: Text::default(),
         }
     }
@@ -221,7 +221,7 @@ impl Notes {
             return Err("it took part in a call that is not the present one");
         }
         if Some(from) == self.parent() {
-            if !self.is_told {
+            if !self.is_reported {
                 return Err("it answered before it was asked");
             }
             // All that there are: the answer is the text of the coordinator.
@@ -275,7 +275,7 @@ impl Notes {
         loop {
             let Some(Call { purpose, says, .. }) = self.calls.front() else { return };
             // What a link lacks is reported before the first step.
-            if self.is_told || purpose.begins_steps() && !io.is_linked() {
+            if self.is_reported || purpose.begins_steps() && !io.is_linked() {
                 return;
             }
             let purpose = *purpose as u8;
@@ -321,7 +321,7 @@ impl Notes {
                 }
             }
             differing.truncate(HEADS);
-            self.is_told = true;
+            self.is_reported = true;
             let topic = self.topic(io);
             if let Some(parent) = self.parent() {
                 let mut text = vec![differing.len() as u8];
@@ -334,7 +334,7 @@ impl Notes {
                 pieces(&text, |piece| io.tell(parent, topic, piece));
                 return;
             }
-            // The coordinator alone judges, before anything is passed on, so that all hear of the same rank.
+            // The coordinator alone decides, before anything is passed on, so that all hear of the same rank.
             if let Some(other) = differing.iter().find(|head| head.purpose != purpose) {
                 let (here, there) = (Purpose::named(purpose), Purpose::named(other.purpose));
                 let reason = format!(
@@ -356,7 +356,7 @@ impl Notes {
     fn answered(&mut self) {
         let text = std::mem::take(&mut self.answer);
         self.over += 1;
-        self.is_told = false;
+        self.is_reported = false;
         if let Some(call) = self.calls.pop_front() {
             // The caller has perhaps given up.
             let _ = call.answer.send(read_answer(text.bytes.into()));

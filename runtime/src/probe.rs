@@ -14,7 +14,7 @@ use gleaner_algorithms::forecast::{Network, Speed};
 use gleaner_algorithms::residual::{Collection, Lent, Residual};
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Outgoing};
 use gleaner_algorithms::{Membership, Method, Rank};
-use gleaner_statistics::median;
+use gleaner_statistics::{median, random};
 use gleaner_transport::{Message, Peer};
 use tokio::sync::oneshot;
 
@@ -362,7 +362,7 @@ fn pair(method: Method, n: usize) -> Result<Work, KernelError> {
         routines.push((routine, residual));
     }
     // Every step takes another part of it: repeated, a gradient would drive up what waits in the residual.
-    let gradient: Vec<f32> = (0..(n + 3 * SHIFT) as u32).map(tailed).collect();
+    let gradient: Vec<f32> = (0..(n + 3 * SHIFT) as u64).map(tailed).collect();
     let mut steps = Vec::new();
     for step in 0..4 {
         let mut work = Work::default();
@@ -419,11 +419,8 @@ fn converse(executions: &mut [Execution], work: &mut Work) -> Result<(), KernelE
 }
 
 /// Numbers with a heavy tail, as gradients have.
-fn tailed(i: u32) -> f32 {
-    let x = i.wrapping_mul(0x9e37_79b9) ^ (i >> 7);
-    let x = (x ^ (x >> 15)).wrapping_mul(0x85eb_ca6b);
-    let uniform = ((x ^ (x >> 13)) >> 8) as f32 / (1 << 23) as f32 - 1.0;
-    uniform * uniform * uniform
+fn tailed(i: u64) -> f32 {
+    random::symmetric(random::at(0, i)).powi(3)
 }
 
 /// Numbers as a note.

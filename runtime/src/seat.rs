@@ -8,7 +8,7 @@ use gleaner_transport::Network;
 pub(crate) struct Seat {
     pub(crate) rank: Rank,
     pub(crate) workers: u32,
-    /// The rank that gathers, decides and judges.
+    /// The rank that gathers and decides.
     pub(crate) coordinator: Rank,
     /// How often the set of workers has changed: part of the tags of all that belongs to steps and calls.
     pub(crate) epoch: u16,

@@ -1,17 +1,17 @@
-//! Who is to blame when a link falls silent.
+//! Which rank is at fault when a link falls silent.
 //!
 //! A rank that was stopped, a rank that is cut off, and a cable that is cut between two ranks look the same at the end of one
-//! link: nothing comes, or nothing that is sent is answered. Both ends may live, and each would name the other. So one rank judges, by
+//! link: nothing comes, or nothing that is sent is answered. Both ends may live, and each would name the other. So one rank decides, by
 //! what it hears itself and by the silent links that were reported to it:
 //!
 //! - a rank that hears none of its peers, of two or more, is cut off itself; and so was one that heard none for half the time-out
 //!   and one of them not since, because connections that were cut go on one by one;
-//! - of the two ends of a silent link, the one that the judge does not hear any more has failed;
+//! - of the two ends of a silent link, the one that the coordinator does not hear any more has failed;
 //! - if it hears both, the rank that most of the silent links have in common is cut off: where packets pass in one direction alone, it
 //!   can still be heard;
 //! - if no rank is at more of them than any other, the link between two is cut. All must name the same rank: the higher one.
 //!
-//! The coordinator judges. A rank that does not hear it reports to others, which report to it. Where no verdict comes, the end that noticed judges
+//! The coordinator decides. A rank that does not hear it reports to others, which report to it. Where no decision comes, the end that noticed decides
 //! for itself.
 
 use std::collections::BTreeSet;
@@ -45,15 +45,15 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// The ranks that rank `this` reports to: the judge, or if it does not hear that one, a few others. They
-    /// report to the judge, and when they know the verdict, to the ranks that reported to them.
-    pub(crate) fn confidants(self, this: u32, workers: u32, judge: u32) -> Vec<u32> {
+    /// The ranks that rank `this` reports to: the coordinator, or if it does not hear that one, a few others. They
+    /// report to the coordinator, and when they know the decision, to the ranks that reported to them.
+    pub(crate) fn reports_to(self, this: u32, workers: u32, coordinator: u32) -> Vec<u32> {
         match self {
-            _ if this == judge => Vec::new(),
-            Self { at, from } if at == this && from == judge => {
-                (1..workers).map(|i| (at + i) % workers).filter(|&rank| rank != judge).take(3).collect()
+            _ if this == coordinator => Vec::new(),
+            Self { at, from } if at == this && from == coordinator => {
+                (1..workers).map(|i| (at + i) % workers).filter(|&rank| rank != coordinator).take(3).collect()
             }
-            _ => vec![judge],
+            _ => vec![coordinator],
         }
     }
 
@@ -91,7 +91,7 @@ pub(crate) fn is_news<'a>(silence: Silence, known: impl Iterator<Item = &'a Sile
 }
 
 /// Which rank has failed, and how, as rank `this` with these peers concludes from these silences, one at least.
-pub(crate) fn judge(
+pub(crate) fn decide(
     silences: &[Silence],
     this: u32,
     peers: &[u32],
@@ -131,7 +131,7 @@ pub(crate) fn judge(
     (failed, reason)
 }
 
-/// The end of a silent link that the judge does not hear: one that it has heard before, or else one with which it has no link, unless
+/// The end of a silent link that the decider does not hear: one that it has heard before, or else one with which it has no link, unless
 /// the links show another.
 fn missed(silences: &[Silence], hears: impl Fn(u32) -> bool, is_lost: impl Fn(u32) -> bool) -> Option<u32> {
     let ends = |silence: &Silence| [silence.from, silence.at];
@@ -183,61 +183,68 @@ mod tests {
 
     const WORKERS: u32 = 5;
 
-    /// The rank that each rank that may judge names, when the ranks in `gone` send nothing, and nothing passes on one link.
-    fn verdicts(judges: u32, gone: &[u32], cut: Option<(u32, u32)>) -> Vec<(u32, u32)> {
+    /// The rank that each rank that may decide names, when the ranks in `gone` send nothing, and nothing passes on one link.
+    fn decisions(coordinator: u32, gone: &[u32], cut: Option<(u32, u32)>) -> Vec<(u32, u32)> {
         let passes = |a: u32, b: u32| {
             !gone.contains(&a) && !gone.contains(&b) && cut != Some((a, b)) && cut != Some((b, a))
         };
-        let mut verdicts = Vec::new();
+        let mut decisions = Vec::new();
         for at in 0..WORKERS {
             for from in (0..WORKERS).filter(|&from| from != at && !passes(at, from)) {
                 let silence = Silence { at, from };
-                // Where the judge does not hear of it, the end that noticed judges.
-                let confidants = silence.confidants(at, WORKERS, judges);
-                let passed_on = confidants
+                // Where the decider does not hear of it, the end that noticed decides.
+                let reports_to = silence.reports_to(at, WORKERS, coordinator);
+                let passed_on = reports_to
                     .into_iter()
-                    .any(|rank| passes(at, rank) && (rank == judges || passes(rank, judges)));
-                let judge = if passed_on { judges } else { at };
-                let peers: Vec<u32> = (0..WORKERS).filter(|&peer| peer != judge).collect();
-                let hears = |rank| rank == judge || passes(judge, rank);
+                    .any(|rank| passes(at, rank) && (rank == coordinator || passes(rank, coordinator)));
+                let decider = if passed_on { coordinator } else { at };
+                let peers: Vec<u32> = (0..WORKERS).filter(|&peer| peer != decider).collect();
+                let hears = |rank| rank == decider || passes(decider, rank);
                 let hearing = |rank| if hears(rank) { Hearing::Heard } else { Hearing::Silent };
-                verdicts
-                    .push((at, super::judge(&[silence], judge, &peers, hearing, Duration::from_secs(1)).0));
+                decisions.push((
+                    at,
+                    super::decide(&[silence], decider, &peers, hearing, Duration::from_secs(1)).0,
+                ));
             }
         }
-        verdicts
+        decisions
     }
 
     #[test]
     fn a_rank_that_is_cut_off_or_stopped_is_named_by_all_and_by_itself() {
-        for (judge, victim) in [0, 2].into_iter().flat_map(|judge| (0..WORKERS).map(move |v| (judge, v))) {
-            let verdicts = verdicts(judge, &[victim], None);
-            assert!(verdicts.len() > 4 && verdicts.iter().all(|(_, named)| *named == victim), "{verdicts:?}");
+        for (decider, victim) in
+            [0, 2].into_iter().flat_map(|decider| (0..WORKERS).map(move |v| (decider, v)))
+        {
+            let decisions = decisions(decider, &[victim], None);
+            assert!(
+                decisions.len() > 4 && decisions.iter().all(|(_, named)| *named == victim),
+                "{decisions:?}"
+            );
         }
     }
 
     #[test]
     fn of_a_cut_link_the_higher_end_is_named() {
         for (a, b) in (0..WORKERS).flat_map(|b| (0..b).map(move |a| (a, b))) {
-            for judge in [0, 2] {
-                let mut named = verdicts(judge, &[], Some((a, b)));
+            for decider in [0, 2] {
+                let mut named = decisions(decider, &[], Some((a, b)));
                 named.sort_unstable();
-                // The judge names the other end of a link of its own.
-                let named_by_all = if b == judge { a } else { b };
+                // The decider names the other end of a link of its own.
+                let named_by_all = if b == decider { a } else { b };
                 assert_eq!(named, [(a, named_by_all), (b, named_by_all)]);
             }
         }
     }
 
-    /// Rank 4 of a ring under rank 0, which has no link to its neighbours: what the two ends report leads to one verdict.
+    /// Rank 4 of a ring under rank 0, which has no link to its neighbours: what the two ends report leads to one decision.
     #[test]
-    fn of_links_that_have_a_rank_in_common_that_one_is_named_by_a_judge_who_hears_it() {
+    fn of_links_that_have_a_rank_in_common_that_one_is_named_by_a_coordinator_that_hears_it() {
         let hearing = |rank| match rank {
             3 => Hearing::Unknown,
             _ => Hearing::Heard,
         };
         let silence = |at, from| Silence { at, from };
-        let named = |silences: &[Silence]| judge(silences, 0, &[1, 4, 5], hearing, Duration::from_secs(1));
+        let named = |silences: &[Silence]| decide(silences, 0, &[1, 4, 5], hearing, Duration::from_secs(1));
         let (rank, reason) = named(&[silence(4, 3), silence(4, 5)]);
         assert!(rank == 4 && reason.contains("ranks 3, 5, though all are alive"), "{reason}");
         assert_eq!(named(&[silence(5, 4), silence(4, 3)]).0, 4);
@@ -246,27 +253,33 @@ mod tests {
         // One that was heard and is no more counts before what others report.
         let hearing = |rank| if rank == 5 { Hearing::Unanswered } else { Hearing::Heard };
         let silences = [silence(4, 3), silence(4, 5)];
-        let (rank, reason) = judge(&silences, 0, &[1, 4, 5], hearing, Duration::from_secs(1));
+        let (rank, reason) = decide(&silences, 0, &[1, 4, 5], hearing, Duration::from_secs(1));
         assert!(rank == 5 && reason.contains("is not answered"), "{reason}");
     }
 
     #[test]
-    fn a_rank_that_does_not_hear_the_judge_tells_others() {
-        for (judge, workers) in (2..9).map(|workers| (0, workers)).chain((3..9).map(|workers| (2, workers))) {
-            for at in (0..workers).filter(|&at| at != judge) {
-                let silence = Silence { at, from: judge };
-                let confidants = silence.confidants(at, workers, judge);
-                assert_eq!(confidants.len(), (workers as usize - 2).min(3));
-                assert!(confidants.iter().all(|&rank| rank != judge && rank != at && rank < workers));
-                assert!(confidants.iter().all(|&rank| silence.confidants(rank, workers, judge) == [judge]));
+    fn a_rank_that_does_not_hear_the_coordinator_reports_to_others() {
+        for (coordinator, workers) in
+            (2..9).map(|workers| (0, workers)).chain((3..9).map(|workers| (2, workers)))
+        {
+            for at in (0..workers).filter(|&at| at != coordinator) {
+                let silence = Silence { at, from: coordinator };
+                let reports_to = silence.reports_to(at, workers, coordinator);
+                assert_eq!(reports_to.len(), (workers as usize - 2).min(3));
+                assert!(reports_to.iter().all(|&rank| rank != coordinator && rank != at && rank < workers));
+                assert!(
+                    reports_to
+                        .iter()
+                        .all(|&rank| silence.reports_to(rank, workers, coordinator) == [coordinator])
+                );
             }
         }
-        assert_eq!(Silence { at: 3, from: 2 }.confidants(3, 4, 0), [0]);
-        assert!(Silence { at: 0, from: 2 }.confidants(0, 4, 0).is_empty());
+        assert_eq!(Silence { at: 3, from: 2 }.reports_to(3, 4, 0), [0]);
+        assert!(Silence { at: 0, from: 2 }.reports_to(0, 4, 0).is_empty());
     }
 
     #[test]
-    fn what_is_told_reads_back() {
+    fn what_is_encoded_reads_back() {
         let silence = Silence { at: 3, from: 0 };
         assert_eq!(Silence::decode(&silence.encode(), 4), Some(silence));
         assert_eq!(Silence::decode(&silence.encode(), 3), None);

@@ -1,7 +1,7 @@
 //! Which steps are under way here, and how all ranks decide as one that a step is given up.
 //!
 //! Any rank may ask for it. It asks rank 0, and rank 0 asks all ranks to *freeze* the step: a frozen step goes on, but does
-//! not finish before the verdict. Each rank answers whether it had finished already. Its update may then have been used, and
+//! not finish before the decision. Each rank answers whether it had finished already. Its update may then have been used, and
 //! what one rank has, all must get: the request came *too late*, and the step goes on everywhere. If no rank had finished, the
 //! step is *cancelled* everywhere, in the name of the rank that rank 0 heard first.
 //!
@@ -10,7 +10,7 @@
 //! memory to select sends nothing either; what was accumulated stays in its residuals, as where the program wishes it.
 //!
 //! A step may be frozen and cancelled on a rank that has not begun it yet. Links keep the order of messages, and a rank
-//! begins a step only when the one before is over there, so a rank hears the verdicts of one gradient in the order of its
+//! begins a step only when the one before is over there, so a rank hears the decisions of one gradient in the order of its
 //! steps.
 //!
 //! This is one rank's part of it, without any input or output: what is to be done is written down as [`Effect`]s.
@@ -39,7 +39,7 @@ pub(crate) enum Cause {
 pub(crate) enum Word {
     /// To rank 0: give it up, please.
     Ask(Cause),
-    /// From rank 0: do not finish it before the verdict.
+    /// From rank 0: do not finish it before the decision.
     Freeze,
     /// To rank 0: it is frozen here.
     Unfinished,
@@ -208,7 +208,7 @@ impl Steps {
         stand
     }
 
-    /// All messages of a step have come. Says whether it has finished now; otherwise it waits for the verdict.
+    /// All messages of a step have come. Says whether it has finished now; otherwise it waits for the decision.
     pub(crate) fn finish(&mut self, id: StepId) -> bool {
         let is_free = self.open.get(&id).is_some_and(|open| open.stand == Stand::Free);
         if is_free {
@@ -283,7 +283,7 @@ impl Steps {
                 let _ = self.conclude(id, Word::TooLate);
             }
         } else if rank == self.coordinator {
-            // There will be no verdict.
+            // There will be no decision.
             let frozen = self.open.iter().filter(|(_, open)| open.stand == Stand::Frozen);
             for id in frozen.map(|(id, _)| *id).collect::<Vec<_>>() {
                 let _ = self.follow(id, Word::TooLate);
@@ -347,21 +347,21 @@ impl Steps {
         }
     }
 
-    /// At the coordinator: sends all ranks the verdict.
-    fn conclude(&mut self, id: StepId, verdict: Word) -> Result<(), &'static str> {
+    /// At the coordinator: sends all ranks the decision.
+    fn conclude(&mut self, id: StepId, decision: Word) -> Result<(), &'static str> {
         self.inquiries.remove(&id);
-        self.effects.extend(self.others().map(|rank| Effect::Tell(rank, id, verdict)));
-        self.follow(id, verdict)
+        self.effects.extend(self.others().map(|rank| Effect::Tell(rank, id, decision)));
+        self.follow(id, decision)
     }
 
-    /// Does what the verdict says.
-    fn follow(&mut self, id: StepId, verdict: Word) -> Result<(), &'static str> {
+    /// Does what the decision says.
+    fn follow(&mut self, id: StepId, decision: Word) -> Result<(), &'static str> {
         let Some(open) = self.open.get_mut(&id) else {
-            let late = verdict == Word::TooLate && self.is_over(id);
-            return if late { Ok(()) } else { Err("it gave a verdict on a step that was not frozen") };
+            let late = decision == Word::TooLate && self.is_over(id);
+            return if late { Ok(()) } else { Err("it gave a decision on a step that was not frozen") };
         };
         let begun = open.begun;
-        if let Word::Cancelled { by, cause } = verdict {
+        if let Word::Cancelled { by, cause } = decision {
             open.stand = Stand::Cancelled { by, cause };
             self.effects.push(Effect::Discard(id));
             if begun {

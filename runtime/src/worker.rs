@@ -87,7 +87,7 @@ pub(crate) struct Worker {
     /// Links that fell silent, as far as this worker knows, the first of them first, and when to say who is to blame.
     silence: Option<(Vec<Silence>, Instant)>,
     /// Silent links that were reported to others: the same report again is no news.
-    told_of: BTreeSet<Silence>,
+    sent_silences: BTreeSet<Silence>,
     /// When it last heard any peer.
     heard: Option<Instant>,
     /// Since when it then heard none, of two or more, for half the time-out: one that it has not heard again since may be well.
@@ -150,7 +150,7 @@ impl Worker {
             ties: BTreeMap::new(),
             suspected: None,
             silence: None,
-            told_of: BTreeSet::new(),
+            sent_silences: BTreeSet::new(),
             heard: None,
             deaf_since: None,
             failing: None,
@@ -297,7 +297,7 @@ impl Worker {
             self.fail(failure, now);
         }
         if let Some((silences, _)) = self.silence.take_if(|(_, until)| *until <= now) {
-            let failure = self.judged(&silences, now);
+            let failure = self.conclude(&silences, now);
             self.fail(failure, now);
         }
         self.end(now);
@@ -345,7 +345,7 @@ impl Worker {
     /// news may come over another link, or be lost with a process that is killed: a rank that ended because of another
     /// must not be blamed for it, so the news gets a moment to arrive.
     fn suspect(&mut self, peer: Peer, reason: String, now: Instant) {
-        // Of a silent link the verdict is on its way, and a rank that was only to be notified may have left.
+        // Of a silent link the decision is on its way, and a rank that was only to be notified may have left.
         let is_known = self.is_dropped(peer) || self.silence.is_some();
         if !self.is_ending() && self.suspected.is_none() && !is_known {
             let failure = Failure { rank: peer.0, step: self.step, reason };
@@ -354,7 +354,7 @@ impl Worker {
     }
 
     /// Notifies all peers, and when they know, this worker's own steps: a trainer that hears of the failure may end the
-    /// process, and no rank may then take this worker for the culprit. Each peer that hears of it says so to all its own.
+    /// process, and no rank may then name this worker. Each peer that hears of it says so to all its own.
     fn fail(&mut self, mut failure: Failure, now: Instant) {
         if self.has_failed() || self.drops(&failure) {
             return;

@@ -209,7 +209,7 @@ pub struct Traffic {
     pub sent: u64,
 }
 
-/// What came of a job.
+/// The outcome of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told_with_the_names_that_do() {
+    fn what_makes_no_sense_is_reported_with_the_names_that_do() {
         assert_eq!(read(&[("GLEANER_TRANSPORT", "")]), Ok(TransportChoice::default()));
         let verbs = [("GLEANER_TRANSPORT", "verbs"), ("GLEANER_VERBS_DEVICE", "rxe0:1")];
         let device = Some("rxe0:1".parse().unwrap());

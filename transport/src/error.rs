@@ -11,7 +11,7 @@ pub enum LinkError {
     /// The other side is gone, or gave the link up.
     #[error("the link to {peer} is closed: it ended, failed, or dropped the link; its own log says which")]
     Closed {
-        /// Who was at the other end.
+        /// The peer at the other end.
         peer: Peer,
     },
     /// A message, ours or one announced by the peer, is longer than any may be.
@@ -20,7 +20,7 @@ pub enum LinkError {
          may have: split it"
     )]
     TooLong {
-        /// Who is at the other end.
+        /// The peer at the other end.
         peer: Peer,
         /// The payload's length in bytes.
         length: u64,
@@ -30,7 +30,7 @@ pub enum LinkError {
         "what came from {peer} is damaged: {what}; something between the two hosts, or the memory of one, changes data"
     )]
     Damaged {
-        /// Who is at the other end.
+        /// The peer at the other end.
         peer: Peer,
         /// What was expected, and what was found.
         what: String,
@@ -38,7 +38,7 @@ pub enum LinkError {
     /// What is sent is not answered: the peer hangs or is gone, or the network between the two is cut. Either end may be the cause.
     #[error("{peer} does not answer: {what}; check the network between the two hosts")]
     Unanswered {
-        /// Who was at the other end.
+        /// The peer at the other end.
         peer: Peer,
         /// What the network said.
         what: String,
@@ -46,7 +46,7 @@ pub enum LinkError {
     /// The network failed in another way.
     #[error("the link to {peer} failed: {source}; check the network between the two hosts")]
     Io {
-        /// Who was at the other end.
+        /// The peer at the other end.
         peer: Peer,
         /// What the operating system said.
         source: io::Error,
@@ -103,7 +103,7 @@ pub enum OpenError {
         "{host} at {address} did not say where {peer} listens: {reason}; check that {host} still runs, its own log says more"
     )]
     NoCard {
-        /// Who keeps the cards, and alone knows where others are to be found.
+        /// The rank that keeps the cards, and alone knows the addresses of the others.
         host: Peer,
         /// The peer that was asked for.
         peer: Peer,

@@ -102,7 +102,7 @@ pub struct Moved {
 /// does. Dropping the link closes it: the other side reads [`LinkError::Closed`] after the messages that reached it.
 /// That is no goodbye, what was still under way may be lost: who must be heard waits for an answer first.
 pub trait Link: Send {
-    /// Who is at the other end.
+    /// The peer at the other end.
     fn peer(&self) -> Peer;
 
     /// The address of the peer's host, as this link reaches it, where the network has addresses of IP.

@@ -213,7 +213,7 @@ struct Flow {
     messages: VecDeque<Message>,
     /// One of its ends was dropped.
     is_closed: bool,
-    /// Who waits for room, and who for a message.
+    /// The task that waits for room, and the one that waits for a message.
     writer: Option<Waker>,
     reader: Option<Waker>,
 }

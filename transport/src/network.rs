@@ -16,7 +16,7 @@ use crate::{Link, OpenError, Peer};
 /// silence is left to their owner. Dropping the network accepts and opens no more links, and closes those that
 /// were not taken; others belong to their holders and stay.
 pub trait Network: Send {
-    /// Who we are.
+    /// This worker.
     fn peer(&self) -> Peer;
 
     /// How many peers there are; they are numbered from 0.
@@ -88,7 +88,7 @@ pub enum LinkEvent {
     Up(Box<dyn Link>),
     /// A link that [`Network::open`] asked for did not come about; or one that the peer asked for did not, and both know who the other is.
     Failed {
-        /// Who is at the other end.
+        /// The peer at the other end.
         peer: Peer,
         /// Why not.
         error: OpenError,

@@ -45,7 +45,7 @@ pub enum SecretError {
         path: PathBuf,
         /// Whose it is.
         owner: u32,
-        /// Who this process runs as.
+        /// The user that this process runs as.
         user: u32,
     },
     /// Others than its owner may use the file.

@@ -175,7 +175,7 @@ impl FaultyLink {
         self.fault == Some(fault)
     }
 
-    /// Who is woken.
+    /// The task that is woken.
     fn woken(&mut self, context: &Context<'_>) -> Waker {
         let waker = context.waker();
         match self.fault {

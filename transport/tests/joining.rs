@@ -1,4 +1,4 @@
-//! Who joins a job, over each network between processes: unauthenticated peers change nothing, and a worker that gives up at any moment is named.
+//! Joining a job, over each network between processes: unauthenticated peers change nothing, and a worker that gives up at any moment is named.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,12 +30,12 @@ macro_rules! networks {
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn a_wrong_secret_is_told_and_the_job_begins() {
+            async fn a_wrong_secret_is_reported_and_the_job_begins() {
                 unauthenticated(job, |config| config.secret = Secret::random().unwrap()).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn a_worker_of_another_job_with_the_same_secret_is_told_and_the_job_begins() {
+            async fn a_worker_of_another_job_with_the_same_secret_is_reported_and_the_job_begins() {
                 unauthenticated(job, |config| config.job = "18".to_owned()).await;
             }
 

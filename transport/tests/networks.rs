@@ -71,7 +71,7 @@ async fn late<N: Network>(mut networks: Vec<N>) {
 
 /// Memory knows who has left; TCP, and so QUIC, knows that nothing answers there.
 #[tokio::test]
-async fn a_peer_that_left_is_told_as_the_network_knows_it() {
+async fn a_peer_that_left_is_reported_as_the_network_knows_it() {
     let error = gone(memory::networks(2)).await;
     assert!(matches!(error, OpenError::Gone { peer: Peer(1) }), "{error:?}");
     for error in [gone(over_tcp(2).await).await, gone(over_quic(2).await).await] {

@@ -134,7 +134,7 @@ fn said(bounds: &impl RangeBounds<u64>) -> String {
     }
 }
 
-/// Reads a share: a number (`0.01`) or a percentage (`1%`). Its size is for the caller to judge.
+/// Reads a share: a number (`0.01`) or a percentage (`1%`). Its range is for the caller to check.
 pub fn share(text: &str) -> Result<f64, QuantityError> {
     let no_share = || QuantityError::Share(text.into());
     let (number, of) = text.strip_suffix('%').map_or((text, 1.0), |percent| (percent.trim_end(), 100.0));

@@ -10,7 +10,7 @@ use std::num::NonZeroU64;
 /// left out because of values that are not finite does not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WholeSteps {
-    /// In each so many-th step.
+    /// In every n-th step.
     pub every: Option<NonZeroU64>,
     /// In these.
     pub at: Vec<u64>,

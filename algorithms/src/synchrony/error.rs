@@ -36,7 +36,7 @@ pub enum PolicyError {
         "worker {worker} came to a server of {workers} workers; expected one of the ranks below {workers}: start all ranks with the same number of servers"
     )]
     Unknown {
-        /// Who came.
+        /// The worker that came.
         worker: u32,
         /// How many workers there are.
         workers: u32,
@@ -46,7 +46,7 @@ pub enum PolicyError {
         "worker {worker} came with step {step}, and the server expects its step {expected}: a worker takes its steps one by one, from where the servers' state stands; start all ranks from one checkpoint"
     )]
     Step {
-        /// Who came.
+        /// The worker that came.
         worker: u32,
         /// With which step.
         step: u64,
@@ -58,7 +58,7 @@ pub enum PolicyError {
         "worker {worker} came with step {step} while its step {awaited} was not answered; expected it to wait for the parameters of one step before it pushes the next"
     )]
     Early {
-        /// Who came.
+        /// The worker that came.
         worker: u32,
         /// With which step.
         step: u64,
@@ -70,7 +70,7 @@ pub enum PolicyError {
         "worker {worker} pushed its step {step} without a grant; expected it to ask first, and to wait for its turn"
     )]
     Ungranted {
-        /// Who pushed.
+        /// The worker that pushed.
         worker: u32,
         /// Which step.
         step: u64,
@@ -80,7 +80,7 @@ pub enum PolicyError {
         "worker {worker} pushed in the background of its step {step}; expected that under osp alone, once in a step, and after the step's routine stage: start all ranks with the same synchrony"
     )]
     Background {
-        /// Who pushed.
+        /// The worker that pushed.
         worker: u32,
         /// Which step.
         step: u64,

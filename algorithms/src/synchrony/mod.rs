@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_name_does_not_take_is_told_with_what_it_takes() {
+    fn what_a_name_does_not_take_is_reported_with_what_it_takes() {
         let refused = [
             ("bsp/1", "nothing"),
             ("asp/", "nothing"),

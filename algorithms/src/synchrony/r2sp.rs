@@ -47,7 +47,7 @@ impl Synchrony for R2sp {
     }
 }
 
-/// Who begins: the first of those who are furthest behind.
+/// The worker that begins: the first of those that are furthest behind.
 fn first_turn(clocks: &Clocks) -> u32 {
     let slowest = clocks.slowest();
     clocks.ranks().find(|&rank| clocks.next(rank) == slowest).unwrap_or(0)

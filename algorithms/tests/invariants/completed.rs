@@ -24,7 +24,7 @@ fn delivered(outcome: &Outcome) -> Vec<usize> {
 proptest! {
     #![proptest_config(cases(12))]
 
-    /// Every law holds. With exact values, an entry of an update has all that any worker brought to it, and nothing waits there.
+    /// Every invariant holds. With exact values, an entry of an update has all that any worker brought to it, and nothing waits there.
     #[test]
     fn nothing_waits_where_something_is_delivered(
         (workers, n) in (1usize..=6).prop_flat_map(|p| (Just(p), entries(p))),

@@ -1,5 +1,5 @@
 //! Liveness, the third invariant: no entry waits for ever. What waits drains once gradients are zero, and of equal gradients every
-//! entry has its turn.
+//! entry is delivered.
 
 use std::collections::BTreeSet;
 
@@ -130,7 +130,7 @@ fn every_entry_has_its_turn() {
     }
 }
 
-/// 768 entries among 16 workers, of which one is delivered in each step: every block has its turn.
+/// 768 entries among 16 workers, of which one is delivered in each step: every block is reached.
 #[test]
 fn one_entry_a_step_comes_from_every_block() {
     for method in [Method::spardl(), Method::named("random-k").unwrap()].map(|m| m.density(0.001)) {

@@ -247,9 +247,9 @@ struct Tally {
     other: usize,
 }
 
-/// Judges what `mutate` makes of each worker's program.
-fn judge_all(kind: &str, mutate: impl Fn(&Schedule) -> Vec<Vec<Step>>) -> Vec<(&'static str, Tally)> {
-    let judged = originals().into_iter().map(|(name, originals)| {
+/// Checks what `mutate` makes of each worker's program.
+fn check_all(kind: &str, mutate: impl Fn(&Schedule) -> Vec<Vec<Step>>) -> Vec<(&'static str, Tally)> {
+    let checked = originals().into_iter().map(|(name, originals)| {
         let mut tally = Tally::default();
         for Original { schedules, memory } in originals {
             let expected = bits_if_invariant(&schedules, &memory).unwrap();
@@ -271,7 +271,7 @@ fn judge_all(kind: &str, mutate: impl Fn(&Schedule) -> Vec<Vec<Step>>) -> Vec<(&
         );
         (name, tally)
     });
-    judged.collect()
+    checked.collect()
 }
 
 /// A program with one step replaced by each of its versions.
@@ -291,10 +291,10 @@ fn with_each(schedule: &Schedule, versions: impl Fn(&Step, u32) -> Vec<Step>) ->
 
 #[test]
 fn wrong_edges_and_slots_are_refused_or_change_no_bit() {
-    let judged = judge_all("edges and slots", |schedule| {
+    let checked = check_all("edges and slots", |schedule| {
         with_each(schedule, |step, blocks| other_exchanges(step, schedule.workers, blocks))
     });
-    for (name, tally) in judged {
+    for (name, tally) in checked {
         assert!(tally.refused > 100, "{name}: too few to mean anything");
         assert_eq!(tally.other, 0, "{name}: an edge or slot changed the result and was accepted");
     }
@@ -330,7 +330,7 @@ fn other_notes_are_refused() {
 /// A selection more, less or elsewhere may still be an all-reduce; then both invariants hold (`bits_if_invariant` looks).
 #[test]
 fn other_selections_are_refused_or_obey_the_invariants() {
-    for (name, tally) in judge_all("selections", |schedule| with_each(schedule, other_selections)) {
+    for (name, tally) in check_all("selections", |schedule| with_each(schedule, other_selections)) {
         let sparse = !dense_methods().any(|m| m.collective().name() == name);
         assert_eq!(tally.refused > 0, sparse, "{name}: selects if and only if it is sparse");
         // What all draw alike one worker cannot change alone.
@@ -341,7 +341,7 @@ fn other_selections_are_refused_or_obey_the_invariants() {
 
 #[test]
 fn other_orders_are_refused_or_obey_the_invariants() {
-    for (name, tally) in judge_all("dropped, doubled and swapped steps", |s| other_orders(&s.steps)) {
+    for (name, tally) in check_all("dropped, doubled and swapped steps", |s| other_orders(&s.steps)) {
         assert!(tally.refused > 10, "{name}: too few to mean anything");
     }
 }

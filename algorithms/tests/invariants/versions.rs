@@ -152,7 +152,7 @@ proptest! {
             while history.workers.iter().any(|worker| worker.ended < STEPS) {
                 let w = random.below(workers);
                 if random.below(5) == 0 { history.end(w) } else { history.go_on(w, &mut random) }
-                // Who cannot go on waits for others.
+                // A worker that cannot go on waits for others.
                 let stuck = |worker: &Worker| worker.begun == STEPS || worker.open.len() == depth;
                 if history.workers.iter().all(stuck) {
                     history.end(w);

@@ -140,14 +140,14 @@ def _refused():
 @unittest.skipIf(NO_DEVICE, NO_DEVICE)
 class OnDevices(unittest.TestCase):
     def _same(self, function, **options):
-        expected = jobs.run(f"test_cuda:{function}", 2, ["cpu", "cpu"], *self._told(options))
+        expected = jobs.run(f"test_cuda:{function}", 2, ["cpu", "cpu"], *self._options(options))
         self.assertFalse(any(on_device for _, on_device in expected))
         for names in (["cuda:0", "cuda:0"], ["cpu", "cuda:0"]):
-            found = jobs.run(f"test_cuda:{function}", 2, names, *self._told(options))
+            found = jobs.run(f"test_cuda:{function}", 2, names, *self._options(options))
             self.assertEqual([on_device for _, on_device in found], [name != "cpu" for name in names])
             self.assertEqual([seen for seen, _ in found], [seen for seen, _ in expected])
 
-    def _told(self, options):
+    def _options(self, options):
         return [options[name] for name in ("dtype", "scale") if name in options]
 
     def test_the_hook_gives_the_same_bits(self):

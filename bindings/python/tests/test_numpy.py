@@ -272,7 +272,7 @@ class Arrays(unittest.TestCase):
             for before, after in jobs.run("test_numpy:_checkpoints", 2, folder):
                 self.assertEqual(before, after)
 
-    def test_a_training_that_fares_badly_is_told_why(self):
+    def test_a_training_that_fares_badly_gets_the_reasons(self):
         for early, none, looks, names, sentence in jobs.run("test_numpy:_fares", 2):
             self.assertEqual((early, none, looks, names), (0, [], 4, ["stale", "momentum"]))
             self.assertIn("most of an update is of old gradients", sentence)
@@ -313,7 +313,7 @@ class Failures(unittest.TestCase):
         for result, skipped, after in jobs.run("test_numpy:_skips"):
             self.assertEqual((result, skipped, after), ([0.0] * 4, 1, [1.0] * 4))
 
-    def test_an_exception_is_told_to_all_ranks(self):
+    def test_an_exception_is_reported_to_all_ranks(self):
         # In a Python of its own, and in a process of multiprocessing, which ends in another way.
         for job in (jobs.Job.of_program(jobs.program_of("test_numpy:_raises"), 2), jobs.Job("test_numpy:_raises")):
             first, second = job.ends()

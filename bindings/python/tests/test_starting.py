@@ -106,7 +106,7 @@ class Launch(Starting):
         self.assert_sums(self.runs([GLEANER, "launch", "--workers", "3", "--", sys.executable, self.script(SUMS)]), 3)
 
     @unittest.skipIf(NO_NUMPY, NO_NUMPY)
-    def test_the_last_line_names_the_culprit(self):
+    def test_the_last_line_names_the_rank_at_fault(self):
         script = self.script("import gleaner, os\ns = gleaner.session()\nif s.rank == 1: os._exit(7)\ns.barrier()\n")
         done = self.runs([GLEANER, "launch", "--workers", "3", "--", sys.executable, script])
         self.assertEqual(done.returncode, 7, done.stderr)

@@ -1,13 +1,11 @@
 //! A calibration as a table, and as a picture like OMGS-SGD's Fig. 2.
 
-use std::fmt::Write as _;
-
 use gleaner_algorithms::merging::growth;
 use gleaner_charts::{Axis, DrawError, Key, Line, Lines, Look, Page};
 use gleaner_units::grouped;
 
 use super::file::{Calibration, Fit, Sample};
-use crate::report::columns;
+use crate::report;
 
 /// Milliseconds, to the microsecond.
 fn ms(seconds: f64) -> String {
@@ -17,12 +15,11 @@ fn ms(seconds: f64) -> String {
 /// What was measured beside what was fitted.
 pub fn table(calibration: &Calibration) -> String {
     let Calibration { select, growth: gamma, exchange, dense, samples, .. } = calibration;
-    let header =
+    let headings =
         ["entries", "selection", "fitted", "exchange", "fitted", "step", "forecast", "dense", "fitted"];
-    let mut cells = vec![header.map(String::from).to_vec()];
-    for s in samples {
+    let times = samples.iter().map(|s| {
         let of = |fit: &Fit| ms(fit.line().at(s.entries));
-        cells.push(vec![
+        vec![
             grouped(s.entries as u64),
             ms(s.select),
             of(select),
@@ -32,8 +29,8 @@ pub fn table(calibration: &Calibration) -> String {
             ms(s.forecast),
             ms(s.dense),
             of(dense),
-        ]);
-    }
+        ]
+    });
     let line = |fit: &Fit| format!("{:.1} µs + {:.3} ns · n", fit.fixed * 1e6, fit.per_entry * 1e9);
     let rows = [
         ("selection, a + γ n", line(select), select),
@@ -41,14 +38,9 @@ pub fn table(calibration: &Calibration) -> String {
         ("exchange, α + β n", line(exchange), exchange),
         ("dense ring, α + β n", line(dense), dense),
     ];
-    let mut fits = vec![["fit", "", "rms error", "largest"].map(String::from).to_vec()];
-    fits.extend(rows.map(|(name, line, fit)| {
-        let percent = |share: f64| format!("{:.1}%", 100.0 * share);
-        vec![name.to_owned(), line, percent(fit.rms), percent(fit.most)]
-    }));
-    let mut text = String::new();
-    let _ = write!(
-        text,
+    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+    let fits = rows.map(|(name, line, fit)| vec![name.to_owned(), line, percent(fit.rms), percent(fit.most)]);
+    format!(
         "{} among {} workers over {}; rank 0 on {} cores of {}\nthe probe: a latency of {:.0} µs, {:.1} mbit/s a link; medians of the slowest rank, \
          in ms\n\n{}\n{}",
         calibration.method,
@@ -58,10 +50,9 @@ pub fn table(calibration: &Calibration) -> String {
         calibration.machine.processor,
         calibration.latency * 1e6,
         calibration.bytes_per_second * 8e-6,
-        columns(&cells),
-        columns(&fits)
-    );
-    text
+        report::table(headings, times),
+        report::table(["fit", "", "rms error", "largest"], fits)
+    )
 }
 
 /// How wide and high a panel of the picture is.

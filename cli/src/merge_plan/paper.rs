@@ -4,14 +4,12 @@
 //! models, and how these are shared out are in no text: what can be solved for from Table VI is, and the rest is assumed. The
 //! report marks each number with where it comes from.
 
-use std::fmt::Write as _;
-
 use gleaner_algorithms::merging::{
     MODELS, MergingError, ModelTensors, Pass, Placement, Problem, Published, Strategy, Timeline, evaluate,
     named,
 };
 
-use crate::report::columns;
+use crate::report::{columns, table};
 
 /// What the paper prints about a model.
 struct Printed {
@@ -157,10 +155,6 @@ pub fn report() -> Result<String, MergingError> {
          tensors,\nt_f + t_b of resnet50 = 0.18 s, Tables V and VI. Assumed: t_f is a third of t_f + t_b, t_b is the same for every tensor.\n\
          Solved from Table VI: the rest.\n\n",
     );
-    let table = |header: &[&str], rows: Vec<Vec<String>>| {
-        let header = header.iter().map(|&cell| cell.to_owned()).collect();
-        columns(&[vec![header], rows].concat())
-    };
     let mut rows = Vec::new();
     for (i, input) in inputs.iter().enumerate() {
         let solved = |is: bool| if is { "solved" } else { "of resnet50" };
@@ -178,7 +172,7 @@ pub fn report() -> Result<String, MergingError> {
             format!("{beta} {how_beta}"),
         ]);
     }
-    text += &table(&["model", "ρ", "t_f + t_b", "α", "β, per entry of d"], rows);
+    text += &table(["model", "ρ", "t_f + t_b", "α", "β, per entry of d"], rows);
 
     let (mut fifth, mut sixth, mut fourth) = (Vec::new(), Vec::new(), Vec::new());
     for input in &inputs {
@@ -226,12 +220,12 @@ pub fn report() -> Result<String, MergingError> {
         }
     }
     text += "\nTable V, groups: the paper | here\n\n";
-    text += &table(&["model", "LAGS", "MGS", "OMGS", "omgs-printed", "optimal"], fifth);
+    text += &table(["model", "LAGS", "MGS", "OMGS", "omgs-printed", "optimal"], fifth);
     text += "\nTable VI, seconds an iteration: the paper | here; s1 and s2 are here those of optimal\n\n";
-    text += &table(&["model", "TopK", "MGS", "OMGS", "optimal", "s1", "s2"], sixth);
+    text += &table(["model", "TopK", "MGS", "OMGS", "optimal", "s1", "s2"], sixth);
     text += "\nFig. 4, seconds here, and how often TopK's non-overlapped time is longer: what §V-E says | here\n\n";
     let header = ["model", "strategy", "forward", "backward", "selection", "non-overlapped", "TopK's / this"];
-    text += &table(&header, fourth);
+    text += &table(header, fourth);
     text += &ranges(&inputs)?;
     Ok(text)
 }
@@ -290,7 +284,7 @@ fn ranges(inputs: &[Inputs]) -> Result<String, MergingError> {
     text += &columns(&cells);
     text += "\nThe same along t_f + t_b from 10 ms to 10 s, 60 steps a decade, in seconds; α and β solved as above, or of the authors' code: \
              2 · (11 ms + 17 ns · 64 ρ d)\n\n";
-    let mut cells = vec![["model", "strategy", "solved", "of the code"].map(String::from).to_vec()];
+    let mut rows = Vec::new();
     for input in inputs {
         for strategy in ["omgs", "omgs-printed"] {
             let code = Published::cluster(input.printed.density);
@@ -299,11 +293,10 @@ fn ranges(inputs: &[Inputs]) -> Result<String, MergingError> {
                 let of = |computes| Inputs::new(input.printed, computes, alpha, beta);
                 row.push(words(&spans(grid(0.01, 10.0, 180), strategy, of)?, 1.0));
             }
-            cells.push(row);
+            rows.push(row);
         }
     }
-    let _ = write!(text, "{}", columns(&cells));
-    Ok(text)
+    Ok(text + &table(["model", "strategy", "solved", "of the code"], rows))
 }
 
 #[cfg(test)]

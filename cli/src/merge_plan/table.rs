@@ -10,7 +10,7 @@ use gleaner_units::grouped;
 use serde::{Serialize, Serializer};
 
 use super::layers::NamedLayer;
-use crate::report::{columns, ms};
+use crate::report::{ms, table};
 
 /// What a strategy makes of the layers. The names are those of the JSON object; times are in seconds.
 #[derive(Debug, Serialize)]
@@ -101,11 +101,10 @@ fn place<S: Serializer>(place: &Placement, serializer: S) -> Result<S::Ok, S::Er
 impl Plan<'_> {
     /// As a table.
     pub fn table(&self, picture: Option<&Path>) -> String {
-        let header =
+        let headings =
             ["strategy", "groups", "iteration", "selection", "non-overlapped", "hidden", "/ optimal"];
-        let mut cells = vec![header.map(String::from).to_vec()];
-        for row in self.strategies.iter().chain([&self.dense]) {
-            cells.push(vec![
+        let rows = self.strategies.iter().chain([&self.dense]).map(|row| {
+            vec![
                 if std::ptr::eq(row, &self.dense) {
                     "layer-wise, dense (P-SGD)".into()
                 } else {
@@ -117,8 +116,8 @@ impl Plan<'_> {
                 ms(row.non_overlapped),
                 format!("{:.0}%", 100.0 * row.hidden),
                 format!("{:.3}", row.ratio),
-            ]);
-        }
+            ]
+        });
         let entries: usize = self.layers.iter().map(|layer| layer.entries).sum();
         let mut text = format!(
             "{}: {} layers, {} entries; forward {} ms, backward {} ms, {}\n{} among {} workers, {}, selection {}; times in ms\n\n{}",
@@ -135,7 +134,7 @@ impl Plan<'_> {
                 Placement::InBackward => "in the backward pass",
                 Placement::Beside => "beside the backward pass",
             },
-            columns(&cells)
+            table(headings, rows)
         );
         if let Some(optimal) = self.strategies.iter().find(|row| row.strategy == Optimal.name()) {
             let _ = write!(
@@ -166,7 +165,7 @@ pub fn lengths(ends: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn lengths_of_groups_are_told_in_runs() {
+    fn lengths_of_groups_are_shown_in_runs() {
         assert_eq!(super::lengths(&[1, 2, 3, 7, 12, 17]), "3 × 1 + 4 + 2 × 5");
         assert_eq!(super::lengths(&[9]), "9");
     }

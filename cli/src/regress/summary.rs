@@ -10,9 +10,9 @@ use gleaner_units::{bytes, grouped};
 use serde::Serialize;
 
 use crate::bench::AutoReport;
-use crate::report::columns;
+use crate::report::table;
 
-/// What came of a training. The field names are documented in `docs/` and stay as they are.
+/// The summary of a training run. The field names are documented in `docs/` and stay as they are.
 #[derive(Serialize)]
 pub struct Summary {
     data: String,
@@ -33,9 +33,8 @@ pub struct Summary {
     seconds_communication: f64,
     bytes_received: u64,
     objective: f64,
-    held_out_loss: Option<f64>,
-    accuracy: Option<f64>,
-    auc: Option<f64>,
+    #[serde(flatten)]
+    held_out: HeldOut,
     nonzero_weights: usize,
     #[serde(skip)]
     weights: usize,
@@ -44,7 +43,7 @@ pub struct Summary {
     auto: Option<AutoReport>,
 }
 
-/// What came of an epoch.
+/// The summary of an epoch.
 #[derive(Serialize)]
 struct EpochSummary {
     epoch: u64,
@@ -53,9 +52,26 @@ struct EpochSummary {
     bytes_received: u64,
     training_loss: Option<f64>,
     objective: Option<f64>,
+    #[serde(flatten)]
+    held_out: HeldOut,
+}
+
+/// Of data that were not trained on; null where there are none.
+#[derive(Default, Serialize)]
+struct HeldOut {
     held_out_loss: Option<f64>,
     accuracy: Option<f64>,
     auc: Option<f64>,
+}
+
+impl HeldOut {
+    fn of(evaluation: Option<Evaluation>) -> Self {
+        evaluation.map_or_else(Self::default, |Evaluation { loss, accuracy, auc, .. }| Self {
+            held_out_loss: Some(loss),
+            accuracy,
+            auc,
+        })
+    }
 }
 
 impl From<Epoch> for EpochSummary {
@@ -67,9 +83,7 @@ impl From<Epoch> for EpochSummary {
             bytes_received: epoch.bytes_received,
             training_loss: epoch.training_loss,
             objective: epoch.objective,
-            held_out_loss: epoch.held_out.map(|held_out| held_out.loss),
-            accuracy: epoch.held_out.and_then(|held_out| held_out.accuracy),
-            auc: epoch.held_out.and_then(|held_out| held_out.auc),
+            held_out: HeldOut::of(epoch.held_out),
         }
     }
 }
@@ -77,7 +91,6 @@ impl From<Epoch> for EpochSummary {
 impl Summary {
     /// Of a run by so many workers.
     pub fn of(settings: &Settings, workers: usize, trained: Trained) -> Self {
-        let held_out = trained.epochs.last().and_then(|epoch| epoch.held_out);
         let epochs = &trained.epochs;
         Self {
             data: settings.data.to_string(),
@@ -100,9 +113,7 @@ impl Summary {
             seconds_communication: epochs.iter().map(|epoch| epoch.communication_seconds).sum(),
             bytes_received: epochs.iter().map(|epoch| epoch.bytes_received).sum(),
             objective: trained.objective,
-            held_out_loss: held_out.map(|held_out| held_out.loss),
-            accuracy: held_out.and_then(|held_out| held_out.accuracy),
-            auc: held_out.and_then(|held_out| held_out.auc),
+            held_out: HeldOut::of(trained.epochs.last().and_then(|epoch| epoch.held_out)),
             nonzero_weights: trained.model.weights.len(),
             weights: trained.model.features + usize::from(trained.model.bias.is_some()),
             weights_digest: trained.digest,
@@ -125,21 +136,20 @@ impl Summary {
             self.seconds_loading,
         );
         let head = ["epoch", "seconds", "exchanging", "received", "loss", "held-out loss", "accuracy", "AUC"];
-        let mut cells = vec![head.map(str::to_owned).to_vec()];
         let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.6}"));
-        cells.extend(self.epochs.iter().map(|epoch| {
+        let rows = self.epochs.iter().map(|epoch| {
             vec![
                 epoch.epoch.to_string(),
                 format!("{:.3}", epoch.seconds),
                 format!("{:.3}", epoch.seconds_communication),
                 bytes(epoch.bytes_received as f64),
                 number(epoch.objective.or(epoch.training_loss)),
-                number(epoch.held_out_loss),
-                number(epoch.accuracy),
-                number(epoch.auc),
+                number(epoch.held_out.held_out_loss),
+                number(epoch.held_out.accuracy),
+                number(epoch.held_out.auc),
             ]
-        }));
-        text.push_str(&columns(&cells));
+        });
+        text += &table(head, rows);
         let _ = writeln!(
             text,
             "\nobjective {:.9}, {} of {} weights are not zero",
@@ -151,16 +161,15 @@ impl Summary {
     }
 }
 
-/// What came of a prediction. The field names are documented in `docs/` and stay as they are.
+/// The summary of a prediction run. The field names are documented in `docs/` and stay as they are.
 #[derive(Serialize)]
 pub struct PredictionSummary {
     loss: &'static str,
     features: usize,
     samples: usize,
     seconds: f64,
-    held_out_loss: Option<f64>,
-    accuracy: Option<f64>,
-    auc: Option<f64>,
+    #[serde(flatten)]
+    held_out: HeldOut,
 }
 
 impl PredictionSummary {
@@ -170,9 +179,7 @@ impl PredictionSummary {
             features: model.features,
             samples,
             seconds,
-            held_out_loss: evaluation.map(|evaluation| evaluation.loss),
-            accuracy: evaluation.and_then(|evaluation| evaluation.accuracy),
-            auc: evaluation.and_then(|evaluation| evaluation.auc),
+            held_out: HeldOut::of(evaluation),
         }
     }
 
@@ -184,9 +191,9 @@ impl PredictionSummary {
             "{} samples in {:.2} s{}{}{}\n",
             grouped(self.samples as u64),
             self.seconds,
-            number("loss", self.held_out_loss),
-            number("accuracy", self.accuracy),
-            number("AUC", self.auc),
+            number("loss", self.held_out.held_out_loss),
+            number("accuracy", self.held_out.accuracy),
+            number("AUC", self.held_out.auc),
         )
     }
 }

@@ -4,7 +4,7 @@ use gleaner_charts::{Axis, DrawError, Fill, Page, Row, Rows, width};
 use gleaner_units::grouped;
 
 use super::Report;
-use super::judge::Row as Judged;
+use super::evaluate::Row as Evaluated;
 
 /// How wide a panel is without the names of its rows, and how high a row is.
 const PANEL: i32 = 270;
@@ -13,7 +13,7 @@ const ROW: i32 = 28;
 /// One measure of all selectors.
 struct Measure {
     title: &'static str,
-    value: fn(&Judged) -> f64,
+    value: fn(&Evaluated) -> f64,
     unit: &'static str,
 }
 
@@ -57,9 +57,9 @@ pub fn svg(report: &Report) -> Result<String, DrawError> {
 }
 
 impl Measure {
-    fn panel(&self, rows: &[Judged]) -> Rows {
+    fn panel(&self, rows: &[Evaluated]) -> Rows {
         let most = rows.iter().map(self.value).fold(1.0, f64::max);
-        let row = |row: &Judged| {
+        let row = |row: &Evaluated| {
             let value = (self.value)(row);
             let digits = if value < 10.0 { 2 } else { 0 };
             Row {

@@ -1,7 +1,7 @@
 //! The report for readers.
 
 use super::Report;
-use crate::report::columns;
+use crate::report::table;
 use gleaner_units::grouped;
 
 const HEADINGS: [&str; 11] = [
@@ -22,10 +22,9 @@ const HEADINGS: [&str; 11] = [
 pub fn text(report: &Report) -> String {
     let (n, k) = (grouped(report.params as u64), grouped(report.k as u64));
     let s = if report.workers == 1 { "" } else { "s" };
-    let mut cells = vec![HEADINGS.map(str::to_owned).to_vec()];
     let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
-    for row in &report.selectors {
-        cells.push(vec![
+    let rows = report.selectors.iter().map(|row| {
+        vec![
             row.selector.clone(),
             format!("{:.2}", 1e3 * row.seconds),
             format!("{:.1}", row.times_read),
@@ -37,12 +36,12 @@ pub fn text(report: &Report) -> String {
             share(row.padding),
             share(row.threshold_error),
             share(Some(row.idling)),
-        ]);
-    }
+        ]
+    });
     format!(
         "{} gradient{s} of n = {n}, k = {k}; one read of a gradient takes {:.2} ms\n\n{}",
         report.workers,
         1e3 * report.seconds_read,
-        columns(&cells)
+        table(HEADINGS, rows)
     )
 }

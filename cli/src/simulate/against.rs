@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{Simulate, Way, bench_gradient, times};
 use crate::choice;
 use crate::crew::bar;
-use crate::report::{CommandError, columns, json, ms, save};
+use crate::report::{CommandError, json, ms, save, table};
 
 /// Predictions are meant to be that near.
 const NEAR: f64 = 0.15;
@@ -187,7 +187,7 @@ fn range(turns: &[f64]) -> String {
 
 impl Comparison {
     fn table(&self, simulate: &Simulate) -> String {
-        let header = [
+        let headings = [
             "method",
             "P",
             "n",
@@ -203,10 +203,9 @@ impl Comparison {
             "bytes measured",
             "predicted",
         ];
-        let mut cells = vec![header.map(String::from).to_vec()];
-        for row in &self.cases {
+        let rows = self.cases.iter().map(|row| {
             let near = (row.ratio - 1.0).abs() <= NEAR;
-            cells.push(vec![
+            vec![
                 row.method.clone(),
                 row.workers.to_string(),
                 grouped(row.params as u64),
@@ -221,15 +220,15 @@ impl Comparison {
                 format!("{} / {}", ms(row.merge_measured), ms(row.merge_predicted)),
                 bytes(row.bytes_measured as f64),
                 bytes(row.bytes_predicted as f64),
-            ]);
-        }
+            ]
+        });
         let written = match &simulate.calibrate {
             Some(path) => format!("Speeds written to {}.\n", path.display()),
             None => String::new(),
         };
         format!(
             "Measured and predicted steps, ms\n\n{}\n{} of {} cases within {:.0}%; the worst is off by {:.0}%. Speeds: {}.\n{written}",
-            columns(&cells),
+            table(headings, rows),
             self.near,
             self.cases.len(),
             100.0 * NEAR,

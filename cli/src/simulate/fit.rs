@@ -6,7 +6,7 @@ use gleaner_units::grouped;
 use super::Simulate;
 use crate::reduce::npy::Vector;
 use crate::reduce::open_gradients;
-use crate::report::{CommandError, columns, json};
+use crate::report::{CommandError, json, table};
 
 /// Fits, and shows how near the model comes.
 pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
@@ -26,16 +26,15 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
         });
         return Ok(json(&fitted));
     }
-    let mut cells = vec![["workers", "union", "model"].map(String::from).to_vec()];
-    for (before, (&union, &model)) in unions.iter().zip(&models).enumerate() {
-        cells.push(vec![(before + 1).to_string(), grouped(union), grouped(model)]);
-    }
+    let rows = (1..).zip(unions.iter().zip(&models)).map(|(workers, (&union, &model)): (usize, _)| {
+        vec![workers.to_string(), grouped(union), grouped(model)]
+    });
     Ok(format!(
         "{} gradients of {} entries, k = {}: different entries that the first workers choose together\n\n{}\n--overlap {:.4},{:.4}\n",
         gradients.len(),
         grouped(n as u64),
         grouped(k as u64),
-        columns(&cells),
+        table(["workers", "union", "model"], rows),
         overlap.shared,
         overlap.support
     ))

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Simulate;
 use crate::merge_plan::layers::Layers;
-use crate::report::{CommandError, columns, json, ms};
+use crate::report::{self, CommandError, json, ms};
 
 /// Steps that are simulated; the second half counts.
 const STEPS: u64 = 64;
@@ -122,22 +122,18 @@ fn row(synchrony: String, course: Course, batch: Option<u32>) -> Row {
 
 fn table(predicted: &Synchronies<'_>, simulate: &Simulate) -> String {
     let unit = if predicted.batch.is_some() { "samples/s" } else { "passes/s" };
-    let mut cells = vec![
-        ["synchrony", "step", "synchronising", unit, "in the background", "times the first"]
-            .map(String::from)
-            .to_vec(),
-    ];
+    let headings = ["synchrony", "step", "synchronising", unit, "in the background", "times the first"];
     let first = predicted.synchronies.first().map_or(1.0, |row| row.throughput);
-    for row in &predicted.synchronies {
-        cells.push(vec![
+    let rows = predicted.synchronies.iter().map(|row| {
+        vec![
             row.synchrony.clone(),
             ms(row.step),
             ms(row.batch_synchronisation),
             format!("{:.1}", row.throughput),
             format!("{:.0}%", 100.0 * row.background),
             format!("{:.2}", row.throughput / first),
-        ]);
-    }
+        ]
+    });
     let plural = |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
     format!(
         "{}: {} entries; passes of {} ms\n{} and {}, links of {} and {:?}; predicted ms\n\n{}",
@@ -148,7 +144,7 @@ fn table(predicted: &Synchronies<'_>, simulate: &Simulate) -> String {
         plural(predicted.servers, "server"),
         simulate.bandwidth,
         simulate.latency,
-        columns(&cells)
+        report::table(headings, rows)
     )
 }
 

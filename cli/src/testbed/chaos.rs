@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gleaner_testbed::campaign::{self, Course, Courses, Judged, Phase, Row, Settings, tally, worker};
+use gleaner_testbed::campaign::{self, Checked, Course, Courses, Fault, Phase, Row, Settings, tally, worker};
 use gleaner_testbed::experiment::Interrupt;
 use gleaner_units as units;
 use serde_json::json;
@@ -22,7 +22,7 @@ Examples:
 
 The exit code is 0 if nothing was wrong, 1 if anything was, 130 after Ctrl-C and 143 after SIGTERM.";
 
-/// Disturb jobs at random moments, and ask whether they end as they must
+/// Disturb jobs at random moments, and check whether they end as they should
 ///
 /// Every job is one of real processes on emulated hosts. Faults take turns: kill, stop, cut, slow link, flood, full disk, full
 /// or unread standard error, changed bytes, unequal steps, or nothing at all; moments are spread evenly over the parts of a job's
@@ -39,7 +39,7 @@ pub struct Chaos {
     /// Only the job of this number
     #[arg(long, value_name = "K", conflicts_with = "runs")]
     only: Option<u64>,
-    /// Workers of each job; 2 to 8, drawn for each, if not said
+    /// Workers of each job; 2 to 8, sampled for each, if not given
     #[arg(long, value_name = "P", value_parser = units::within::<u32>(2..=32))]
     workers: Option<u32>,
     /// How long a silent worker counts as alive
@@ -89,42 +89,42 @@ pub fn run(chaos: &Chaos) -> Result<ExitCode, CommandError> {
     let started = Instant::now();
     let workers = chaos.workers.map_or_else(String::new, |workers| format!(" --workers {workers}"));
     let again = format!("gleaner testbed chaos{workers} --timeout {}ms", chaos.timeout.as_millis());
-    let on_end = |judged: &Judged| {
+    let on_end = |checked: &Checked| {
         bar.inc(1);
-        bar.set_message(judged.plan.to_string());
-        if judged.wrong.is_empty() && chaos.only.is_none() {
+        bar.set_message(checked.plan.to_string());
+        if checked.wrong.is_empty() && chaos.only.is_none() {
             return;
         }
-        let again = format!("{again} --seed {seed} --only {}", judged.plan.number);
-        gleaner_runtime::report::say(described(judged, &again));
+        let again = format!("{again} --seed {seed} --only {}", checked.plan.number);
+        gleaner_runtime::report::say(described(checked, &again));
     };
     let done = campaign::run(&settings, numbers, on_end, || interrupt.code().is_some());
     bar.finish_and_clear();
-    let (courses, judged) = done?;
-    let rows = tally(&judged);
-    let wrong = judged.iter().filter(|judged| !judged.wrong.is_empty()).count();
+    let (courses, checked) = done?;
+    let rows = tally(&checked);
+    let wrong = checked.iter().filter(|checked| !checked.wrong.is_empty()).count();
     let seconds = started.elapsed().as_secs_f64();
     let text = if chaos.json {
         let object = json!({
-            "seed": seed, "runs": judged.len(), "wrong": wrong, "seconds": seconds, "faults": rows,
-            "jobs": judged,
+            "seed": seed, "runs": checked.len(), "wrong": wrong, "seconds": seconds, "faults": rows,
+            "jobs": checked,
         });
         format!("{object}\n")
     } else {
-        table(seed, seconds, &courses, &rows, &judged)
+        table(seed, seconds, &courses, &rows, &checked)
     };
     report::print(&text)?;
     Ok(ExitCode::from(interrupt.code().unwrap_or(u8::from(wrong > 0))))
 }
 
-fn described(judged: &Judged, again: &str) -> String {
-    let mut text = format!("{}, after {:.2} s: ", judged.plan, judged.seconds);
-    text += &if judged.wrong.is_empty() { "nothing wrong".to_owned() } else { judged.wrong.join("; ") };
-    judged.said.lines().for_each(|line| text += &format!("\n    {line}"));
+fn described(checked: &Checked, again: &str) -> String {
+    let mut text = format!("{}, after {:.2} s: ", checked.plan, checked.seconds);
+    text += &if checked.wrong.is_empty() { "nothing wrong".to_owned() } else { checked.wrong.join("; ") };
+    checked.said.lines().for_each(|line| text += &format!("\n    {line}"));
     text + &format!("\n  again: {again}")
 }
 
-fn table(seed: u64, seconds: f64, courses: &Courses, rows: &[Row], judged: &[Judged]) -> String {
+fn table(seed: u64, seconds: f64, courses: &Courses, rows: &[Row], checked: &[Checked]) -> String {
     // Of the fewest workers, and of the most.
     let span = |of: &dyn Fn(&Course) -> f64| -> (f64, f64) {
         let mut all = courses.values().map(of);
@@ -135,28 +135,39 @@ fn table(seed: u64, seconds: f64, courses: &Courses, rows: &[Row], judged: &[Jud
     let sizes = courses.keys().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let mut text = format!(
         "{} jobs of {sizes} workers in {seconds:.0} s, seed {seed}; undisturbed, one takes {few:.2} to {many:.2} s\n\n",
-        judged.len(),
+        checked.len(),
     );
-    text += "part of a worker's life     undisturbed   meant   tries  struck\n";
+    text += "part of a worker's life     undisturbed   meant   tries injected\n";
     for phase in Phase::ALL {
         let (few, many) = span(&|course| course.typical(phase).as_secs_f64() * 1e3);
-        let of = judged.iter().filter(|judged| judged.plan.fault.has_moment());
-        let meant: Vec<&Judged> = of.clone().filter(|judged| judged.plan.phase == phase).collect();
-        let tries: u32 = meant.iter().map(|judged| judged.tries).sum();
-        let (meant, struck) = (meant.len(), of.filter(|judged| judged.struck == Some(phase)).count());
-        let _ = writeln!(text, "{phase:24} {few:>4.1} to {many:>5.1} ms {meant:>7} {tries:>7} {struck:>7}");
+        let of = checked.iter().filter(|checked| checked.plan.fault.has_moment());
+        let meant: Vec<&Checked> = of.clone().filter(|checked| checked.plan.phase == phase).collect();
+        let tries: u32 = meant.iter().map(|checked| checked.tries).sum();
+        let (meant, injected) = (meant.len(), of.filter(|checked| checked.injected == Some(phase)).count());
+        let _ = writeln!(text, "{phase:24} {few:>4.1} to {many:>5.1} ms {meant:>7} {tries:>7} {injected:>8}");
     }
     text.push('\n');
-    text += "fault                tried  tries  struck  either  in time  failed  culprit right  digests equal  orphans  wrong\n";
+    text += "fault                tried  tries injected  either  in time  failed    named right  digests equal  orphans  wrong\n";
     rows.iter().for_each(|row| text += &line(&row.fault.to_string(), row));
-    text + &rows.iter().copied().reduce(Row::plus).map_or_else(String::new, |all| line("all", &all))
+    let all: Vec<&Checked> = checked.iter().collect();
+    text + &if all.is_empty() { String::new() } else { line("all", &Row::of(Fault::None, &all)) }
 }
 
 fn line(name: &str, row: &Row) -> String {
     let Row {
-        tried, tries, struck, either, in_time, failed, named_right, digests_equal, orphans, wrong, ..
+        tried,
+        tries,
+        injected,
+        either,
+        in_time,
+        failed,
+        named_right,
+        digests_equal,
+        orphans,
+        wrong,
+        ..
     } = row;
     format!(
-        "{name:20} {tried:>5} {tries:>6} {struck:>7} {either:>7} {in_time:>8} {failed:>7} {named_right:>14} {digests_equal:>14} {orphans:>8} {wrong:>6}\n"
+        "{name:20} {tried:>5} {tries:>6} {injected:>8} {either:>7} {in_time:>8} {failed:>7} {named_right:>14} {digests_equal:>14} {orphans:>8} {wrong:>6}\n"
     )
 }

@@ -79,7 +79,7 @@ pub fn run(run: &Run) -> Result<ExitCode, CommandError> {
     measure(&plan, &options, run.json)
 }
 
-/// Judges a job's command line as the command itself will, before anything is started.
+/// Checks a job's command line as the command itself will, before anything is started.
 fn check(job: &Job, plan: &Plan) -> Result<(), String> {
     let mut job = job.clone();
     if let Some(search) = &plan.experiment.search {

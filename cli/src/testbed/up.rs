@@ -3,17 +3,16 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use clap::Args;
 use gleaner_runtime::report::say;
+use gleaner_testbed::experiment::Interrupt;
 use gleaner_testbed::network::{Changes, NAME, Network, NetworkError, Node};
 use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology, TopologyError};
 use gleaner_units::{self as units, Rate};
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::report::CommandError;
 
@@ -92,7 +91,7 @@ const HEARD: Duration = Duration::from_millis(100);
 /// Runs it.
 pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
     let topology = up.topology()?;
-    let interrupted = interrupts().map_err(|error| format!("signals cannot be listened to: {error}"))?;
+    let interrupt = Interrupt::listen().map_err(|error| format!("signals cannot be listened to: {error}"))?;
     let given_up = |code| {
         say(format_args!("gleaner: interrupted; the network {} is removed again", up.name));
         Ok(ExitCode::from(code))
@@ -103,11 +102,12 @@ pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
         Ok(network) => network,
         // A command that has just begun may still hear what this process hears. What was made is gone again.
         Err(error @ NetworkError::Command { .. }) => {
-            return interrupted.recv_timeout(HEARD).map_or_else(|_| Err(error.into()), given_up);
+            thread::sleep(HEARD);
+            return interrupt.code().map_or_else(|| Err(error.into()), given_up);
         }
         Err(error) => return Err(error.into()),
     };
-    if let Ok(code) = interrupted.try_recv() {
+    if let Some(code) = interrupt.code() {
         network.down()?;
         return given_up(code);
     }
@@ -147,25 +147,4 @@ fn object(network: &Network) -> String {
         "{}\n",
         json!({ "name": network.name(), "subnet": subnet, "hosts": hosts, "relayed": network.is_relayed() })
     )
-}
-
-/// Where the exit code arrives at Ctrl-C or when this process is asked to end. What is half-made then is finished first.
-fn interrupts() -> io::Result<mpsc::Receiver<u8>> {
-    let (to, from) = mpsc::channel();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let entered = runtime.enter();
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    drop(entered);
-    thread::spawn(move || {
-        let code = runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => 130,
-                _ = terminate.recv() => 143,
-            }
-        });
-        // Not received any more once the network is up.
-        let _ = to.send(code);
-    });
-    Ok(from)
 }

@@ -54,7 +54,7 @@ pub struct Levers {
 /// When all entries are delivered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
-    /// In each so many-th step.
+    /// In every n-th step.
     Every(NonZeroU64),
     /// In the last step before each drop of the learning rate.
     Drops,

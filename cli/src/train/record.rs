@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::TrainError;
 use crate::reduce::npy;
-use gleaner_runtime::staged::Staged;
+use crate::report;
 
 /// The file of one worker.
 pub struct Record {
@@ -28,8 +28,7 @@ impl Record {
             }
         }
         let path = directory.join(format!("gradient-{rank}.npy"));
-        // Never published, it leaves nothing behind.
-        Staged::default().write(&path, |_| Ok(()))?;
+        report::probe(&path)?;
         Ok(Self { path, entries: None })
     }
 
@@ -38,9 +37,7 @@ impl Record {
         let Some(entries) = &self.entries else {
             return Err(TrainError::NothingToRecord { path: self.path.clone() });
         };
-        let mut staged = Staged::default();
-        staged
-            .write(&self.path, |file| npy::write(file, &[entries.len() as u64], entries.iter().copied()))?;
-        Ok(staged.publish()?)
+        let shape = [entries.len() as u64];
+        Ok(report::write(&self.path, |file| npy::write(file, &shape, entries.iter().copied()))?)
     }
 }

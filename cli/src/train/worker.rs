@@ -5,7 +5,6 @@ mod clock;
 mod evaluating;
 pub(super) mod metrics;
 mod pace;
-mod place;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -26,8 +25,7 @@ use candle_core::Device;
 use clock::{Clock, Reporter};
 use gleaner_algorithms::residual::OnNonFinite;
 use gleaner_runtime::report::say;
-use gleaner_runtime::staged::Staged;
-use gleaner_runtime::{Session, Timeline, report};
+use gleaner_runtime::{Session, Timeline, local_rank, report};
 use gleaner_trainer::data::{Dataset, Order};
 use gleaner_trainer::layers::{Mode, cross_entropy};
 use gleaner_trainer::models::Model;
@@ -122,7 +120,8 @@ impl<'a> Run<'a> {
     ) -> Result<(Self, Option<Checkpoints>), TrainError> {
         let (rank, workers) = (session.rank(), session.world_size());
         let dataset = settings.source.load(settings.seed)?;
-        let device = place::open(settings.device)?;
+        // Of several devices, the workers of a host take one each in turn.
+        let device = settings.device.open(local_rank().unwrap_or(0) as usize)?;
         let (model, mut parameters) =
             settings.model.build(dataset.input, dataset.classes, settings.seed, &device)?;
         let identity = settings.identity(&dataset, workers);
@@ -399,7 +398,7 @@ fn open_checkpoints(
 /// Rank 0 sees now whether it can write a file at the end.
 fn expect_room(session: &Session, file: &Path) -> Result<(), TrainError> {
     let can_be_written = match session.rank() {
-        0 => Staged::default().write(file, |_| Ok(())).map_err(TrainError::from),
+        0 => crate::report::probe(file).map_err(TrainError::from),
         _ => Ok(()),
     };
     all_can(session, can_be_written)

@@ -321,7 +321,7 @@ fn every_name_means_one_thing() {
         rows.flat_map(|row| row.split(',')).map(|name| name.trim_matches([' ', '`'])).collect();
     assert!(listed.len() > 30, "only {} names were found: is this test blind?", listed.len());
     for name in listed {
-        assert!(places.contains_key(name), "{name} is nowhere in algorithms/src any more: strike it");
+        assert!(places.contains_key(name), "{name} is nowhere in algorithms/src any more: remove it");
     }
 }
 

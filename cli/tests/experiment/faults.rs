@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::{Bed, SHORT, eventually, reason, signal, steps, told, workers};
+use super::{Bed, SHORT, eventually, outcome, reason, signal, steps, workers};
 
 #[test]
 fn a_worker_that_is_killed_on_purpose_fails_its_job_and_not_the_run() {
@@ -72,7 +72,7 @@ fn a_job_that_fails_by_itself_is_recorded_and_the_run_goes_on() {
     eventually("a worker starts", || !workers(&run, 1).is_empty());
     sleep(Duration::from_millis(300));
     workers(&run, 1).into_iter().for_each(|id| signal(id, "KILL"));
-    let (code, said) = told(&run.wait_with_output().unwrap());
+    let (code, said) = outcome(&run.wait_with_output().unwrap());
     assert!(code == 1 && said.contains("failed: spardl, 3 workers: rank 1 failed"), "{said}");
     let records = bed.records();
     assert!(reason(&records[0]).starts_with("rank 1 failed"));
@@ -92,7 +92,7 @@ fn a_job_that_hangs_is_ended_at_its_limit_and_the_run_goes_on() {
     let of_the_first = workers(&run, 1);
     eventually("it is recorded", || !bed.records().is_empty());
     assert!(of_the_first.iter().all(|id| !Path::new(&format!("/proc/{id}")).exists()));
-    let (code, said) = told(&run.wait_with_output().unwrap());
+    let (code, said) = outcome(&run.wait_with_output().unwrap());
     assert!(code == 0 && said.contains("1 of them failed as the chaos"), "{said}");
     let [hung, measured] = &bed.records()[..] else { panic!("{said}") };
     assert!(

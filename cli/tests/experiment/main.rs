@@ -55,7 +55,7 @@ impl Bed {
 
     #[track_caller]
     fn run(&self, more: &[&str]) -> (i32, String) {
-        told(&self.command(more).output().unwrap())
+        outcome(&self.command(more).output().unwrap())
     }
 
     /// What it prints on standard output.
@@ -70,7 +70,7 @@ impl Bed {
 }
 
 /// The exit code and what stood on standard error.
-fn told(output: &Output) -> (i32, String) {
+fn outcome(output: &Output) -> (i32, String) {
     (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 

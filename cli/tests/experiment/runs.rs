@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Bed, SHORT, can_emulate, eventually, named, namespaces, signal, steps, told, workers};
+use super::{Bed, SHORT, can_emulate, eventually, named, namespaces, outcome, signal, steps, workers};
 
 #[test]
 fn a_matrix_is_measured_once_and_goes_on_where_it_ended() {
@@ -116,7 +116,7 @@ fn an_interrupted_run_keeps_what_was_measured_and_leaves_no_network() {
         });
         assert_eq!(namespaces(&named("interrupt")).len(), 3);
         signal(run.id(), signal_name);
-        let (code, said) = told(&run.wait_with_output().unwrap());
+        let (code, said) = outcome(&run.wait_with_output().unwrap());
         assert!(code == expected && said.contains("--resume goes on"), "{code}: {said}");
         assert_eq!((bed.records().len(), namespaces(&named("interrupt"))), (1, Vec::new()));
     }
@@ -224,7 +224,7 @@ fn a_threshold_is_searched_for_until_updates_have_as_many_entries() {
     );
 }
 
-/// What stands in the repository is read, and its command lines are judged as the commands will judge them.
+/// The experiments of the repository are read, and their command lines are checked as the commands check them.
 #[test]
 fn every_experiment_of_the_repository_can_be_run() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments");
@@ -234,7 +234,7 @@ fn every_experiment_of_the_repository_can_be_run() {
         if file.extension().is_some_and(|extension| extension == "toml") {
             let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
             let output = command.args(["testbed", "run", "--dry-run"]).arg(&file).output().unwrap();
-            assert!(output.status.success(), "{}: {}", file.display(), told(&output).1);
+            assert!(output.status.success(), "{}: {}", file.display(), outcome(&output).1);
             count += 1;
         }
     }

@@ -76,8 +76,8 @@ fn turns_begin_with_another_method_in_every_step() {
     let mut ranks = job.start();
     let ended = end(&mut ranks);
     assert!(ended.iter().all(|ended| ended.code == 0), "{ended:?}");
-    let told = ranks[0].told();
-    let taken: Vec<&str> = told
+    let events = ranks[0].events();
+    let taken: Vec<&str> = events
         .lines()
         .filter(|line| line.contains("\"kind\":\"progress\""))
         .map(|line| *names.iter().find(|name| line.contains(&format!("\"{name}: "))).unwrap())
@@ -85,7 +85,7 @@ fn turns_begin_with_another_method_in_every_step() {
     let expected: Vec<&str> =
         (0..7).flat_map(|step| (0..3).map(move |turn| names[(step + turn) % 3])).collect();
     assert_eq!(taken, expected);
-    assert!(told.contains("\"done\":21,\"of\":21"), "{told}");
+    assert!(events.contains("\"done\":21,\"of\":21"), "{events}");
 }
 
 #[test]

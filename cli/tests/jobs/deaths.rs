@@ -22,7 +22,7 @@ fn killed(workers: u32, method: &str) {
         let mut ranks = job.start();
         steps_done(&mut ranks[0], 3);
         ranks[victim as usize].signal("KILL");
-        // A closed connection is noticed at once: nobody waits for the time-out.
+        // A closed connection is noticed at once: no rank waits for the time-out.
         others_name(victim, &mut ranks, Duration::from_secs(5));
     }
 }
@@ -81,25 +81,25 @@ const LAUNCH: [&str; 6] = ["launch", "--workers", "4", "--", env!("CARGO_BIN_EXE
 const BENCH: [&str; 3] = ["bench", "--workers", "4"];
 
 #[test]
-fn the_launcher_says_who_was_killed_and_leaves_nobody_behind() {
+fn the_launcher_says_who_was_killed_and_leaves_no_process_behind() {
     for arguments in [&LAUNCH[..], &BENCH[..]] {
         let mut process = launched(arguments);
         signal_to("KILL", process.worker(2));
         let ended = process.end(Duration::from_secs(10));
         ended.failed_with(&["rank 2 failed at step ", ": killed by signal 9"]);
         assert_eq!(ended.code, 128 + 9, "{ended:?}");
-        eventually("nobody is left", || process.family().is_empty());
+        eventually("no process is left", || process.family().is_empty());
     }
 }
 
 #[test]
-fn the_launcher_says_who_hangs_and_leaves_nobody_behind() {
+fn the_launcher_says_who_hangs_and_leaves_no_process_behind() {
     let mut process = launched(&[&["launch", "--timeout", "3s"], &LAUNCH[1..]].concat());
     signal_to("STOP", process.worker(2));
     let ended = process.end(Duration::from_secs(15));
     ended.failed_with(&["rank 2 failed at step ", "no sign of life"]);
     assert_eq!(ended.code, 1, "{ended:?}");
-    eventually("nobody is left", || process.family().is_empty());
+    eventually("no process is left", || process.family().is_empty());
 }
 
 #[test]

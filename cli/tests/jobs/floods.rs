@@ -99,7 +99,7 @@ impl Flood {
 
     /// That it went on until now, as fast as it should.
     fn end(mut self) {
-        assert!(self.0.runs(), "the flood has ended: {}", self.0.told());
+        assert!(self.0.runs(), "the flood has ended: {}", self.0.events());
         let expected = self.1.elapsed().as_secs_f64() * A_SECOND;
         self.0.signal("KILL");
         let opened = numbers(&self.0.end(Duration::ZERO), "opened").pop().unwrap_or_default();

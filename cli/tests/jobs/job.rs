@@ -81,7 +81,7 @@ impl Job {
 /// Waits until rank 0 has reported that so many steps are done.
 pub fn steps_done(rank_zero: &mut Process, steps: usize) {
     eventually("steps are done", || {
-        rank_zero.told().matches("\"kind\":\"progress\"").count() >= steps || !rank_zero.runs()
+        rank_zero.events().matches("\"kind\":\"progress\"").count() >= steps || !rank_zero.runs()
     });
 }
 

@@ -92,7 +92,7 @@ fn who_cannot_be_asked_for_two_seconds_is_asked_again() {
 
 /// One of 8 ranks that may open 11 files joins and can open no links; rank 0 of 16 cannot take all in.
 #[test]
-fn a_lack_of_descriptors_is_told_as_that_of_the_worker_itself() {
+fn a_lack_of_descriptors_is_reported_as_that_of_the_worker_itself() {
     for (workers, lacking, own) in [
         (8, 5, "rank 5 failed: its host could not open a connection"),
         (16, 0, "the host of rank 0 could make no connection"),

@@ -1,4 +1,4 @@
-//! Where workers listen, and that nobody takes their place before.
+//! Where workers listen, and that no other program takes their port before.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -37,7 +37,7 @@ fn workers_listen_where_they_are_reached_and_nowhere_else() {
 }
 
 #[test]
-fn nobody_takes_the_port_of_rank_0_before_it_listens() {
+fn no_program_takes_the_port_of_rank_0_before_it_listens() {
     let mut command = gleaner();
     command.args(["launch", "--workers", "2", "--", "sh", "-c"]);
     let bench = "exec \"$0\" bench --json --params 100 --steps 5 --method ring";

@@ -103,7 +103,7 @@ fn a_rank_that_does_not_come_is_named_by_all_others() {
 }
 
 #[test]
-fn another_secret_is_told_from_a_missing_rank() {
+fn another_secret_is_distinguished_from_a_missing_rank() {
     let job = Job { timeout: Duration::from_secs(3), ..small(2) };
     let other = secret_file("other", &"f".repeat(64));
     let mut ranks = [job.rank(0), job.rank_with(1, &[], &[("GLEANER_SECRET_FILE", &other)])];
@@ -114,7 +114,7 @@ fn another_secret_is_told_from_a_missing_rank() {
 }
 
 /// Two jobs with one secret and one port, each with an id: a worker of the other is turned away, while a rank is waited for
-/// and while steps are taken, and is told.
+/// and while steps are taken, with a sentence.
 #[test]
 fn a_worker_of_another_job_with_the_same_secret_and_port_changes_nothing() {
     for workers in ["3", "2"] {

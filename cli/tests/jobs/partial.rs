@@ -1,4 +1,4 @@
-//! A worker is struck where no message ends: within a header, within a payload, and at each stage of joining. A relay between
+//! A worker fails where no message ends: within a header, within a payload, and at each stage of joining. A relay between
 //! ranks 1 and 0 of three passes bytes on up to that place and no further.
 
 use std::collections::VecDeque;
@@ -21,19 +21,19 @@ const AT_ONCE: usize = 6;
 const HELLO: usize = 88;
 const PROOF: usize = 33;
 const CARD: usize = 36;
-/// Bytes of what rank 0 says: a challenge; a verdict, in a record; and who else is there, in a message with one card.
+/// Bytes of what rank 0 says: a challenge; an admission, in a record; and who else is there, in a message with one card.
 const CHALLENGE: usize = 56;
-const VERDICT: usize = 28;
+const ADMISSION: usize = 28;
 const OUTCOME: usize = 41;
 /// Bytes before those of a record, and behind them; bytes of a header.
 const RECORD: [usize; 2] = [4, 16];
 const HEADER: usize = 16;
 
-/// Long messages that pass before one is struck.
+/// Long messages that pass before the one with the fault.
 const SPARED: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Blow {
+enum Fault {
     /// Rank 1 is killed.
     Kill,
     /// It is stopped.
@@ -44,7 +44,7 @@ enum Blow {
     Cut,
 }
 
-const BLOWS: [Blow; 4] = [Blow::Kill, Blow::Stop, Blow::Mute, Blow::Cut];
+const FAULTS: [Fault; 4] = [Fault::Kill, Fault::Stop, Fault::Mute, Fault::Cut];
 
 /// Up to where bytes pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,7 +58,7 @@ enum Place {
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    blow: Blow,
+    fault: Fault,
     place: Place,
     /// Whether that is of what rank 1 says, or of what it hears.
     says: bool,
@@ -132,10 +132,10 @@ impl Pump {
 fn relay(zero: u16, case: Case) -> (u16, mpsc::Receiver<Relay>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (struck, strikes) = mpsc::channel();
+    let (reached, relays) = mpsc::channel();
     spawn(move || -> io::Result<()> {
         let near = listener.accept()?.0;
-        // Who calls again finds nobody.
+        // A second connection is refused.
         drop(listener);
         let far = TcpStream::connect(("127.0.0.1", zero))?;
         let is_shut = Arc::new(AtomicBool::new(false));
@@ -147,7 +147,7 @@ fn relay(zero: u16, case: Case) -> (u16, mpsc::Receiver<Relay>) {
             })
         };
         let (out, back) = (pump(&near, &far)?, pump(&far, &near)?);
-        let (mut struck_one, mut other) = if case.says { (out, back) } else { (back, out) };
+        let (mut stopped, mut other) = if case.says { (out, back) } else { (back, out) };
         spawn(move || {
             let mut bytes = vec![0; 64 << 10];
             while let Ok(count @ 1..) = other.from.read(&mut bytes)
@@ -155,17 +155,17 @@ fn relay(zero: u16, case: Case) -> (u16, mpsc::Receiver<Relay>) {
             {}
         });
         let outcome = if case.is_plain { OUTCOME } else { OUTCOME + RECORD[0] + RECORD[1] };
-        let joined = if case.says { HELLO + PROOF + CARD } else { CHALLENGE + VERDICT + outcome };
-        struck_one.pass_until(case.place, joined, case.is_plain)?;
+        let joined = if case.says { HELLO + PROOF + CARD } else { CHALLENGE + ADMISSION + outcome };
+        stopped.pass_until(case.place, joined, case.is_plain)?;
         is_shut.store(true, Ordering::SeqCst);
-        let _ = struck.send(Relay { ends: [near, far], is_shut });
+        let _ = reached.send(Relay { ends: [near, far], is_shut });
         Ok(())
     });
-    (port, strikes)
+    (port, relays)
 }
 
-/// Strikes one job, and says what is wrong with how it ends.
-fn strike(case: Case) -> Result<(), String> {
+/// Runs one job with a fault, and says what is wrong with how it ends.
+fn run(case: Case) -> Result<(), String> {
     let arguments = ["--params", "300000", "--steps", "100000000", "--method", "topka", "--density", "0.5"];
     let job = Job { timeout: TIMEOUT, ..Job::new(3, &arguments) };
     let plain = ("GLEANER_PLAIN", if case.is_plain { "1" } else { "0" });
@@ -174,30 +174,30 @@ fn strike(case: Case) -> Result<(), String> {
     let two = job.rank_with(2, &[], &[plain]);
     // It listens once it has reached rank 0, and so has come when rank 1 begins.
     eventually("rank 2 comes", || !ports(two.id()).is_empty());
-    let (port, strikes) = relay(job.port, case);
+    let (port, relays) = relay(job.port, case);
     let rendezvous = format!("127.0.0.1:{port}");
     let one = job.rank_with(1, &[], &[plain, ("GLEANER_RENDEZVOUS", &rendezvous)]);
     let mut ranks = [zero, one, two];
-    let relay = strikes.recv_timeout(Duration::from_secs(20)).map_err(|_| "the place was not reached")?;
+    let relay = relays.recv_timeout(Duration::from_secs(20)).map_err(|_| "the place was not reached")?;
     let since = Instant::now();
     let cut = |relay: &Relay| relay.ends.iter().for_each(|end| drop(end.shutdown(Shutdown::Both)));
-    match case.blow {
-        Blow::Kill => {
+    match case.fault {
+        Fault::Kill => {
             ranks[1].signal("KILL");
             ranks[1].end(TIMEOUT);
             cut(&relay);
         }
-        Blow::Stop => ranks[1].signal("STOP"),
-        Blow::Mute => {}
-        Blow::Cut => cut(&relay),
+        Fault::Stop => ranks[1].signal("STOP"),
+        Fault::Mute => {}
+        Fault::Cut => cut(&relay),
     }
     assert!(relay.is_shut.load(Ordering::SeqCst));
     let is_joining = matches!(case.place, Place::Byte(_));
     // Of one connection that is closed while both ends live, either sees the other's end.
-    let either = case.blow == Blow::Cut && !is_joining;
+    let either = case.fault == Fault::Cut && !is_joining;
     for (rank, process) in ranks.iter_mut().enumerate() {
         let is_victim = rank == 1;
-        if is_victim && matches!(case.blow, Blow::Kill | Blow::Stop) {
+        if is_victim && matches!(case.fault, Fault::Kill | Fault::Stop) {
             continue;
         }
         let ended = process.end(3 * TIMEOUT);
@@ -210,14 +210,14 @@ fn strike(case: Case) -> Result<(), String> {
             return Err(format!("rank {rank} ended with {} and says: {last}", ended.code));
         }
     }
-    // Who joins has the time-out, and may take half of it more to say who is missing; then steps may begin.
+    // A worker that joins has the time-out, and may take half of it more to say who is missing; then steps may begin.
     if since.elapsed() > 3 * TIMEOUT + Duration::from_secs(5) {
         return Err(format!("it took {:?}", since.elapsed()));
     }
     Ok(())
 }
 
-fn strike_all(cases: impl Iterator<Item = Case>) {
+fn run_all(cases: impl Iterator<Item = Case>) {
     let (cases, wrong) = (Mutex::new(cases.collect::<VecDeque<_>>()), Mutex::new(Vec::new()));
     let count = cases.lock().unwrap().len();
     scope(|scope| {
@@ -225,7 +225,7 @@ fn strike_all(cases: impl Iterator<Item = Case>) {
             scope.spawn(|| {
                 loop {
                     let Some(case) = cases.lock().unwrap().pop_front() else { return };
-                    if let Err(what) = strike(case) {
+                    if let Err(what) = run(case) {
                         wrong.lock().unwrap().push(format!("{case:?}: {what}"));
                     }
                 }
@@ -234,21 +234,21 @@ fn strike_all(cases: impl Iterator<Item = Case>) {
     });
     let wrong = wrong.into_inner().unwrap();
     assert!(wrong.is_empty(), "{} of {count} jobs:\n{}", wrong.len(), wrong.join("\n"));
-    println!("{count} jobs were struck");
+    println!("{count} jobs had a fault");
 }
 
 #[test]
-fn a_rank_that_is_struck_within_a_header_or_a_payload_is_named_by_all_others() {
+fn a_rank_that_fails_within_a_header_or_a_payload_is_named_by_all_others() {
     let links = [false, true].into_iter().flat_map(|is_plain| [true, false].map(|says| (is_plain, says)));
-    strike_all(links.flat_map(|(is_plain, says)| {
+    run_all(links.flat_map(|(is_plain, says)| {
         let head = if is_plain { HEADER / 2 } else { RECORD[0] / 2 };
         let places = [Place::Head(head), Place::Half];
-        places.into_iter().flat_map(move |place| BLOWS.map(|blow| Case { blow, place, says, is_plain }))
+        places.into_iter().flat_map(move |place| FAULTS.map(|fault| Case { fault, place, says, is_plain }))
     }));
 }
 
 #[test]
-fn a_rank_that_is_struck_while_it_joins_is_named_by_all_others() {
+fn a_rank_that_fails_while_it_joins_is_named_by_all_others() {
     let says = [
         0,
         HELLO / 2,
@@ -258,10 +258,10 @@ fn a_rank_that_is_struck_while_it_joins_is_named_by_all_others() {
         HELLO + PROOF + CARD / 2,
         HELLO + PROOF + CARD,
     ];
-    let outcome = CHALLENGE + VERDICT + OUTCOME / 2;
-    let hears = [CHALLENGE / 2, CHALLENGE, CHALLENGE + VERDICT / 2, CHALLENGE + VERDICT, outcome];
+    let outcome = CHALLENGE + ADMISSION + OUTCOME / 2;
+    let hears = [CHALLENGE / 2, CHALLENGE, CHALLENGE + ADMISSION / 2, CHALLENGE + ADMISSION, outcome];
     let places = says.map(|at| (true, at)).into_iter().chain(hears.map(|at| (false, at)));
-    strike_all(places.flat_map(|(says, at)| {
-        BLOWS.map(|blow| Case { blow, place: Place::Byte(at), says, is_plain: false })
+    run_all(places.flat_map(|(says, at)| {
+        FAULTS.map(|fault| Case { fault, place: Place::Byte(at), says, is_plain: false })
     }));
 }

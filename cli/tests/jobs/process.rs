@@ -110,7 +110,7 @@ impl Process {
     }
 
     /// Standard error so far, with what is meant for a launcher.
-    pub fn told(&self) -> String {
+    pub fn events(&self) -> String {
         self.err.so_far()
     }
 

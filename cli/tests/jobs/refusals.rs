@@ -101,7 +101,7 @@ fn a_port_in_use_is_named() {
     let job = Job { port, ..Job::new(2, &["--params", "100", "--method", "ring"]) };
     job.rank(0).end(job.timeout).failed_with(&[&format!("port {port} is in use"), "choose another port"]);
 
-    // The same under the launcher, which is told to take that port.
+    // The same under the launcher, which is given that port.
     let mut command = gleaner();
     command.args(["launch", "--workers", "2", "--port", &port.to_string(), "--"]);
     command.args([env!("CARGO_BIN_EXE_gleaner"), "bench", "--json", "--params", "100", "--method", "ring"]);

@@ -18,7 +18,7 @@ const RECORD: [usize; 2] = [4, 16];
 /// Pairs, or long records, that the relay lets pass first.
 const SPARED: usize = 5;
 
-/// What becomes of two messages of the same tag and length, one behind the other: pieces of a block; or of two records.
+/// What is done to two messages of the same tag and length, one behind the other: pieces of a block; or of two records.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     /// The first comes twice.
@@ -62,14 +62,14 @@ fn pass(mut from: TcpStream, mut to: TcpStream, fault: Fault, is_plain: bool) ->
         let mut first = message(&mut from, is_plain)?;
         // All pieces of a block but its last are as long as each other, so behind two that are another one follows. What is in a
         // record is not seen, and any may follow it.
-        let may_be_struck = if is_plain {
+        let may_be_changed = if is_plain {
             are_alike(&first, &last)
         } else {
             let is_long = first.len() > 1024;
             spared += usize::from(is_long);
             is_long && spared == SPARED
         };
-        if !may_be_struck {
+        if !may_be_changed {
             to.write_all(&first)?;
             last = first;
             continue;

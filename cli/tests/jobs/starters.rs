@@ -60,9 +60,9 @@ fn the_launcher_says_how_far_a_long_job_is() {
     );
 }
 
-/// Who asks for links that are not encrypted is told what that means: first of all, once, by rank 0.
+/// Links that are not encrypted are reported by rank 0, once and first of all.
 #[test]
-fn plain_links_are_told_at_the_start_by_rank_0_alone() {
+fn plain_links_are_reported_at_the_start_by_rank_0_alone() {
     const NOTICE: &str = "gleaner: links are not encrypted (GLEANER_PLAIN)";
     for is_plain in [true, false] {
         let mut command = gleaner();
@@ -229,8 +229,8 @@ impl Cluster {
         };
         let begun = Instant::now();
         while !idle() {
-            let told = || daemons.iter().map(Process::told).collect::<String>();
-            assert!(begun.elapsed() < Duration::from_secs(40), "the node does not become idle:\n{}", told());
+            let said = || daemons.iter().map(Process::events).collect::<String>();
+            assert!(begun.elapsed() < Duration::from_secs(40), "the node does not become idle:\n{}", said());
             std::thread::sleep(Duration::from_millis(200));
         }
         Self { conf: at("slurm.conf").into(), daemons, _directory: directory }

@@ -38,7 +38,7 @@ fn updates_are_the_same_over_quic_as_over_tcp() {
 }
 
 #[test]
-fn what_auto_stands_for_is_told_once_by_rank_0() {
+fn what_auto_stands_for_is_reported_once_by_rank_0() {
     let bench = ["bench", "--params", "1000", "--method", "ring", "--steps", "2", "--json"];
     let ended = launched(&["--transport", "auto"], &bench);
     ended.report();
@@ -49,7 +49,7 @@ fn what_auto_stands_for_is_told_once_by_rank_0() {
 }
 
 #[test]
-fn different_transports_are_told_to_both_with_both_names() {
+fn different_transports_are_reported_to_both_with_both_names() {
     let job = small(2);
     let mut ranks = [job.rank(0), job.rank_with(1, &[], &[("GLEANER_TRANSPORT", "quic")])];
     for ended in end(&mut ranks) {
@@ -57,7 +57,7 @@ fn different_transports_are_told_to_both_with_both_names() {
     }
 }
 
-/// Who took its transport by `auto` says why, where another has another.
+/// A worker that took its transport by `auto` says why, where another has another.
 #[test]
 fn each_worker_that_differs_says_what_auto_means() {
     let job = small(2);
@@ -101,9 +101,9 @@ impl Drop for WithoutUdp {
     }
 }
 
-/// As behind a firewall that lets TCP pass alone. It is told before any step.
+/// As behind a firewall that lets TCP pass alone. It is reported before any step.
 #[test]
-fn a_network_that_lets_no_udp_pass_is_told_by_both_with_both_names() {
+fn a_network_that_lets_no_udp_pass_is_reported_by_both_with_both_names() {
     let Some(network) = WithoutUdp::new() else { return };
     let job = Job { timeout: Duration::from_secs(2), ..small(2) };
     let start = |rank| {
@@ -120,7 +120,7 @@ fn a_network_that_lets_no_udp_pass_is_told_by_both_with_both_names() {
 }
 
 #[test]
-fn what_does_not_fit_a_transport_is_told_before_the_job_begins() {
+fn what_does_not_fit_a_transport_is_reported_before_the_job_begins() {
     let job = small(2);
     for (variables, words) in [
         (
@@ -140,7 +140,7 @@ fn what_does_not_fit_a_transport_is_told_before_the_job_begins() {
     }
 }
 
-/// Its process is gone: nobody waits for the time-out, though no datagram says so.
+/// Its process is gone: no rank waits for the time-out, though no datagram says so.
 #[test]
 fn a_killed_worker_is_named_by_all_others_over_quic() {
     for (victim, method) in [(0, "spardl"), (2, "spardl"), (3, "ring")] {

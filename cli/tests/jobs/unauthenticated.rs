@@ -47,7 +47,7 @@ fn silence(callers: Vec<JoinHandle<Vec<u8>>>) {
     }
 }
 
-/// The digest of a job that nobody disturbs.
+/// The digest of an undisturbed job.
 pub fn undisturbed(job: &Job) -> serde_json::Value {
     let mut command = gleaner();
     command.args(&job.arguments).args(["--workers", &job.workers.to_string()]);
@@ -55,7 +55,7 @@ pub fn undisturbed(job: &Job) -> serde_json::Value {
 }
 
 #[test]
-fn at_the_rendezvous_they_hold_nobody_up() {
+fn at_the_rendezvous_they_delay_no_worker() {
     let job = Job::new(3, &["--params", "1000", "--method", "spardl", "--steps", "5"]);
     let first = job.rank(0);
     eventually("rank 0 listens", || ports(first.id()).contains(&job.port));
@@ -75,16 +75,16 @@ fn at_every_port_of_a_running_job_they_change_nothing() {
         let job = Job::new(3, &["--params", "20000", "--method", "spardl", "--steps", &steps]);
         let mut ranks = job.start();
         steps_done(&mut ranks[0], 1);
-        let doors: Vec<Vec<u16>> = ranks.iter().map(|rank| ports(rank.id())).collect();
-        let all_here = doors.iter().all(|ports| ports.len() == 1);
+        let listeners: Vec<Vec<u16>> = ranks.iter().map(|rank| ports(rank.id())).collect();
+        let all_here = listeners.iter().all(|ports| ports.len() == 1);
         let callers: Vec<_> =
-            if all_here { doors.concat().into_iter().flat_map(callers).collect() } else { vec![] };
+            if all_here { listeners.concat().into_iter().flat_map(callers).collect() } else { vec![] };
         let all_ran = ranks.iter_mut().all(|rank| rank.runs());
         let ended = end(&mut ranks);
         assert!(ended.iter().all(|ended| ended.code == 0), "{ended:?}");
         silence(callers);
         if all_here && all_ran {
-            assert!(doors[0].contains(&job.port));
+            assert!(listeners[0].contains(&job.port));
             assert_eq!(ended[0].report()["digest"], undisturbed(&job));
             for ended in &ended {
                 assert!(ended.err.contains("something else calls"), "{ended:?}");

@@ -1,4 +1,4 @@
-//! Standard error that nobody reads, or that takes nothing: no worker fails by it, and none is held up.
+//! Standard error that is not read, or that takes nothing: no worker fails by it, and none is held up.
 
 use std::fs::OpenOptions;
 use std::io::{self, PipeReader, Write};
@@ -19,14 +19,14 @@ fn broken_pipe() -> Stdio {
     io::pipe().unwrap().1.into()
 }
 
-/// A pipe that takes nothing more, and the end at which nobody reads.
+/// A pipe that takes nothing more, and the end that is not read.
 fn full_pipe() -> (PipeReader, Stdio) {
     let (read, mut write) = io::pipe().unwrap();
     write.write_all(&[b'x'; 1 << 16]).unwrap();
     (read, write.into())
 }
 
-/// All ranks of a job, with such a standard error at all but rank 0, and whatever a launcher would be told shown as text.
+/// All ranks of a job, with such a standard error at all but rank 0, and events for a launcher shown as text.
 fn ranks(job: &Job, mut err: impl FnMut() -> Stdio) -> Vec<Process> {
     let quiet = |rank| job.command(rank, &[], &[("GLEANER_LAUNCHER", "")]);
     let others = (1..job.workers).map(|rank| (quiet(rank), err())).collect::<Vec<_>>();
@@ -64,7 +64,7 @@ fn a_failure_that_cannot_be_said_ends_the_worker_as_one_that_can() {
 }
 
 #[test]
-fn a_pipe_that_nobody_reads_holds_up_no_rank() {
+fn a_pipe_that_is_not_read_holds_up_no_rank() {
     for launcher in ["", "1"] {
         let job = Job { timeout: Duration::from_secs(5), ..Job::endless(4, "spardl") };
         let mut first = job.rank(0);
@@ -98,22 +98,22 @@ fn unread_launcher(arguments: &[&str]) -> (PipeReader, Process) {
 }
 
 #[test]
-fn a_launcher_whose_standard_error_nobody_reads_ends_at_sigterm() {
+fn a_launcher_whose_standard_error_is_not_read_ends_at_sigterm() {
     let (_unread, mut launcher) = unread_launcher(&["--json"]);
     // By now its workers have filled all that there is to fill.
     std::thread::sleep(Duration::from_secs(3));
-    let told = Instant::now();
+    let since = Instant::now();
     launcher.signal("TERM");
     let ended = launcher.end(Duration::from_secs(10));
     assert_eq!(ended.code, 143);
-    assert!(told.elapsed() < Duration::from_secs(8), "{:?}", told.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
     let summary: serde_json::Value = serde_json::from_str(ended.out.lines().last().unwrap()).unwrap();
     assert_eq!(summary["exit_code"], 143);
-    eventually("nobody is left", || launcher.family().is_empty());
+    eventually("no process is left", || launcher.family().is_empty());
 }
 
 #[test]
-fn a_launcher_whose_standard_error_nobody_reads_holds_up_no_worker_and_hears_who_failed() {
+fn a_launcher_whose_standard_error_is_not_read_holds_up_no_worker_and_hears_who_failed() {
     let (_unread, write) = full_pipe();
     let mut command = gleaner();
     // Far more than pipes and queues hold.

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use gleaner_statistics::random::Generator;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -94,14 +95,10 @@ impl Bench {
     }
 }
 
-/// Numbers that look random: a multiplicative generator, in [-1, 1).
+/// Random numbers in [-1, 1).
 fn noise(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / 8_388_608.0 - 1.0
-    };
-    (0..n).map(next).collect()
+    let mut generator = Generator::seeded(seed);
+    (0..n).map(|_| generator.symmetric()).collect()
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn one_turn_keeps_its_quartiles() {
 }
 
 #[test]
-fn runs_are_told_apart_where_they_measured_the_same() {
+fn runs_are_distinguished_where_they_measured_the_same() {
     let folder = TempDir::new().unwrap();
     let noise = &mut Noise::new(1);
     let shared = |noise: &mut Noise| samples::bench("spardl", 4, 0.01, 0, noise);

@@ -46,22 +46,23 @@ fn whatever_happens_to_a_job_it_ends_in_time_and_names_the_right_rank() {
     }
     let jobs = object["jobs"].as_array().unwrap();
     for job in jobs {
-        let must_end = job["must"] == "either" || (job["must"] == "succeed") == (job["succeeded"] == true);
-        assert!(must_end, "{job}");
+        let as_expected =
+            job["expected"] == "either" || (job["expected"] == "succeed") == (job["succeeded"] == true);
+        assert!(as_expected, "{job}");
     }
-    // All but the jobs to which nothing is done, and those whose fault is there from the start.
+    // All but the jobs without a fault, and those whose fault is there from the start.
     let meant = jobs
         .iter()
         .filter(|job| !["none", "full-stderr", "unequal"].iter().any(|fault| job["fault"] == *fault));
     let met = meant.clone().filter(|job| job["met"] == true).count();
     assert!(rows.len() == 14 && meant.count() == 22, "{object}");
-    assert!(met >= 18, "only {met} of 22 jobs were struck where that was meant: {object}");
+    assert!(met >= 18, "only {met} of 22 faults came where that was meant: {object}");
     let of = |key: &str| jobs.iter().map(|job| job[key].to_string()).collect::<BTreeSet<_>>();
     assert!(of("phase").len() == 7 && of("victim").len() > 1 && of("workers").len() > 1, "{object}");
     assert_eq!(namespaces("chaos"), [""; 0]);
 }
 
-/// A number means the same job again, and who asks for what cannot be is told.
+/// A number means the same job again, and impossible options are refused.
 #[test]
 fn one_job_of_a_campaign_is_run_again_by_its_number() {
     if Network::named("chaos").is_none() {
@@ -78,5 +79,5 @@ fn one_job_of_a_campaign_is_run_again_by_its_number() {
     assert_eq!((first[0].as_u64(), first[1].as_str()), (Some(1), Some("kill")));
     assert_eq!(again(), first);
     let output = testbed(&["chaos", "--workers", "1"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "one worker has nobody to tell of it");
+    assert_eq!(output.status.code(), Some(2), "one worker has no other to name it");
 }

@@ -11,7 +11,7 @@ use crate::{Network, text};
 
 const WORKERS: u64 = 3;
 
-/// Steps: five before the first plan, ten until the first check of it, and some with what came of that.
+/// Steps: five before the first plan, ten until the first check of it, and some with the new plan.
 const STEPS: u64 = 30;
 
 /// The lengths of the groups that each rank exchanged in each step, by a trace.

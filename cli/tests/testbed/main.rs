@@ -99,7 +99,7 @@ impl Network {
     }
 }
 
-/// The machine's own interfaces and namespaces, before, during and after; in a network of its own, where nobody else
+/// The machine's own interfaces and namespaces, before, during and after; in a network of its own, where no other process
 /// changes any.
 #[test]
 fn nothing_is_left_and_nothing_else_is_touched() {
@@ -255,7 +255,7 @@ fn namespaces_of_others_are_never_touched() {
     }
     network.refuses("down", &[], &["there is no network"]);
     netns("delete");
-    // Somebody removes one of ours, and makes another of the same name.
+    // Another user removes one of ours, and makes another of the same name.
     network.up(&["--hosts", "3"]);
     netns("delete");
     netns("add");
@@ -326,7 +326,7 @@ fn bad_input_is_a_sentence() {
     refused(&["--hosts", "0"], "no host");
     refused(&["--hosts", "2", "--subnet", "10.77.0.1/24"], "is no subnet");
     refused(&["--topology", "/nowhere.toml"], "/nowhere.toml cannot be read");
-    // As somebody who is not root, where this binary can be reached then.
+    // As a user who is not root, where this binary can be reached then.
     let mut command = testbed(&["up", "--hosts", "2", "--name", "never"]);
     match command.uid(65_534).output() {
         Ok(output) => {
@@ -334,6 +334,8 @@ fn bad_input_is_a_sentence() {
             assert_eq!(output.status.code(), Some(1));
             assert!(said.starts_with("gleaner: ") && said.contains("need root"), "{said}");
         }
-        Err(error) => gleaner_skips::skip("other-users", format!("nobody else can run this binary: {error}")),
+        Err(error) => {
+            gleaner_skips::skip("other-users", format!("no other user can run this binary: {error}"))
+        }
     }
 }

@@ -92,7 +92,7 @@ fn trips() -> f64 {
     let mut trips = Vec::new();
     while trips.len() < 60 {
         let since = Instant::now();
-        // The first may come before somebody is there to answer.
+        // The first may come before the other host can answer.
         let _ = socket.send(&[7; LENGTH]);
         socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         if socket.recv(&mut [0; LENGTH]).is_ok() {
@@ -356,7 +356,7 @@ fn an_uplink_with_a_delay_is_crossed() {
 }
 
 #[test]
-fn a_relay_that_is_gone_is_told_and_removed() {
+fn a_relay_that_is_gone_is_reported_and_removed() {
     let Some(network) = Network::named("gone") else { return };
     if !network.lossy(&["--latency", "1ms"]) {
         return;

@@ -1,4 +1,4 @@
-//! `gleaner train` as a user runs it: several processes, and what becomes of a run that is interrupted.
+//! `gleaner train` as a user runs it: several processes, and a run that is interrupted.
 #![cfg(feature = "train")]
 #![allow(clippy::unwrap_used)]
 

@@ -74,8 +74,8 @@ fn a_trace_that_cannot_be_written_at_the_end_takes_nothing_with_it() {
         (&summary["steps"], summary["parameters_digest"].as_str().map(str::len)),
         (&400.into(), Some(64))
     );
-    let told: Value = serde_json::from_slice(&fs::read(&layers).unwrap()).unwrap();
-    assert!(told["layers"].as_array().is_some_and(|layers| !layers.is_empty()), "{told}");
+    let stored: Value = serde_json::from_slice(&fs::read(&layers).unwrap()).unwrap();
+    assert!(stored["layers"].as_array().is_some_and(|layers| !layers.is_empty()), "{stored}");
     let last = fs::read_dir(&checkpoints).unwrap().flatten();
     assert!(last.map(|file| file.file_name().into_string().unwrap()).any(|name| name.contains("step-400")));
 }
@@ -153,14 +153,14 @@ fn layer_times_are_what_the_planners_take() {
         let options = ["--data", "synthetic", "--model", "mlp", "--steps", "6", "--workers", workers];
         let rest = ["--method", method, "--merge", merge, "--json", "--layer-times"];
         let ran = summary(&train(&[&options[..], &rest].concat()).arg(&file).output().unwrap());
-        let told: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
-        let layers = told["layers"].as_array().unwrap().clone();
+        let stored: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        let layers = stored["layers"].as_array().unwrap().clone();
         let entries: u64 = layers.iter().map(|layer| layer["entries"].as_u64().unwrap()).sum();
         assert_eq!(ran["params"], entries);
         let seconds = layers.iter().map(|layer| layer["seconds"].as_f64().unwrap());
         let backward: f64 = seconds.inspect(|seconds| assert!(*seconds >= 0.0)).sum();
         let (forward, iteration) =
-            (told["forward"].as_f64().unwrap(), ran["seconds_iteration"].as_f64().unwrap());
+            (stored["forward"].as_f64().unwrap(), ran["seconds_iteration"].as_f64().unwrap());
         assert!(forward > 0.0 && backward > 0.0 && iteration > 0.0, "{forward}, {backward}, {iteration}");
         layers
     };

@@ -97,7 +97,7 @@ async fn messages_of_every_size_reach_up_to_eight_peers() {
     }
 }
 
-/// Why a worker that is told to use that device cannot.
+/// Why a worker cannot use that device.
 async fn refusal(device: &str) -> String {
     let mut config = configs(1).remove(0);
     config.choice.device = Some(device.parse().unwrap());
@@ -130,7 +130,7 @@ async fn what_is_wrong_is_reported_in_a_sentence() {
     let exe = std::env::current_exe().unwrap();
     let limited = format!(
         "chmod 666 /dev/infiniband/uverbs0; ulimit -l 512; \
-         setpriv --reuid 65534 --clear-groups '{}' --ignored --exact --nocapture inside::this_user_is_told",
+         setpriv --reuid 65534 --clear-groups '{}' --ignored --exact --nocapture inside::this_user_is_reported",
         exe.display()
     );
     let said = |script: &str| {
@@ -152,6 +152,6 @@ async fn what_is_wrong_is_reported_in_a_sentence() {
 /// Says why this user cannot use verbs.
 #[tokio::test]
 #[ignore = "run by another test, as another user"]
-async fn this_user_is_told() {
+async fn this_user_is_reported() {
     println!("{}", verbs::join(configs(1).remove(0)).await.unwrap_err());
 }

@@ -31,7 +31,7 @@ train() {
     gleaner train $options --steps "$1" --evaluate-every "$1" --method "$2" --json
 }
 
-# Waits until all machines are here: one job's end takes a while to be told to all.
+# Waits until all machines are here: one job's end takes a while to reach all.
 barrier() {
     next
     GLEANER_TIMEOUT=90s GLEANER_TRANSPORT=tcp gleaner bench --params 1000 --method ring --steps 1 --warmup 0 >/dev/null
@@ -91,7 +91,7 @@ for word in "$@"; do
                 tc qdisc add dev "$net" ingress
                 packets_of_rdma 1 police rate 10gbit burst 10m mtu 600
                 ;;
-            # For one link and not for two. Who has this capability is bound by no limit.
+            # For one link and not for two. A process with this capability is bound by no limit.
             memory)
                 ulimit -l 10000
                 with='setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock'

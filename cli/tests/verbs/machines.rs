@@ -67,7 +67,7 @@ impl Machines {
                 command.spawn().unwrap()
             })
             .collect();
-        // All are read at once: one that nobody reads would wait, and the others for it.
+        // All are read at once: one that is not read would wait, and the others for it.
         let waits: Vec<_> =
             children.into_iter().map(|child| thread::spawn(|| child.wait_with_output().unwrap())).collect();
         let outputs: Vec<_> = waits.into_iter().map(|wait| wait.join().unwrap()).collect();

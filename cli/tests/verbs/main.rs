@@ -6,10 +6,10 @@
 #![cfg(all(feature = "verbs", feature = "train", target_os = "linux"))]
 #![allow(clippy::unwrap_used)]
 
+mod faults;
 mod inside;
 mod machines;
 mod speeds;
-mod strikes;
 /// The networks that the transport is tested on.
 #[path = "../../../transport/tests/support/mod.rs"]
 mod support;
@@ -83,7 +83,8 @@ fn three_machines_train_to_the_bits_of_tcp_and_name_the_rank_that_ends_a_job() {
 
 #[test]
 #[ignore = "takes minutes of emulated machines"]
-fn two_machines_train_to_the_bits_of_tcp_and_what_links_of_one_rank_lack_is_told_by_all_before_any_step() {
+fn two_machines_train_to_the_bits_of_tcp_and_what_links_of_one_rank_lack_is_reported_by_all_before_any_step()
+{
     let _alone = alone();
     let machines = Machines::new(3, JOBS);
     let Some(outputs) = machines.run(&["pair", "class", "memory", "blocked", "narrow"]) else { return };
@@ -91,7 +92,7 @@ fn two_machines_train_to_the_bits_of_tcp_and_what_links_of_one_rank_lack_is_told
     same_bits(&machines, "pair", 2);
     for rank in 0..3 {
         let (code, error) = ended(&machines, "class", rank);
-        assert_eq!(code, "0", "both ends use the smaller MTU, and the class that they are told: {error}");
+        assert_eq!(code, "0", "both ends use the smaller MTU, and the class that they are given: {error}");
     }
     for (end, why) in [
         ("memory", "could not be registered"),

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_told_with_its_line_in_the_file() {
+    fn a_fault_is_reported_with_its_line_in_the_file() {
         let text = text(40).replace("\n33 ", "\n33 1:x ");
         let line = 1 + text.lines().position(|line| line.contains('x')).unwrap();
         let expected =

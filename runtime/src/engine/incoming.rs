@@ -26,12 +26,12 @@ impl Engine {
                 self.notes.linked(&mut self.io);
             }
             LinkEvent::Failed { peer, error } => {
-                let culprit = match error {
+                let failed = match error {
                     OpenError::NoCard { host, .. } => host,
                     OpenError::Local { .. } | OpenError::Lacks { .. } => Peer(io.rank.0),
                     _ => peer,
                 };
-                io.worker.handle(Event::Broken(culprit, error.to_string()), io.now);
+                io.worker.handle(Event::Broken(failed, error.to_string()), io.now);
             }
             LinkEvent::Panicked { reason } => {
                 let (rank, step) = (io.rank.0, io.worker.step);

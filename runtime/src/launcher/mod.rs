@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::failure::Failure;
 use crate::roles::Roles;
 
+mod diagnosis;
 mod error;
 pub mod hostfile;
 mod lines;
@@ -21,7 +22,6 @@ mod listener;
 mod output;
 mod plan;
 mod supervise;
-mod verdict;
 mod worker;
 mod wrapper;
 

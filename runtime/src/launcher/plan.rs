@@ -1,4 +1,4 @@
-//! Who runs where, and with which environment.
+//! Which rank runs where, and with which environment.
 
 use std::ffi::OsString;
 use std::io;

@@ -10,9 +10,9 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::diagnosis::{Bad, Record};
 use super::output::Screen;
 use super::plan::{self, Seat};
-use super::verdict::{Bad, Record};
 use super::worker::{Gone, News, Stage, Worker};
 use super::{Event, Job, LaunchError, OVER_LIMIT, Outcome};
 use crate::failure::Failure;
@@ -244,7 +244,7 @@ impl<F: FnMut(Event)> Course<F> {
             (Some(exit_code), _) => Ok(Outcome { exit_code, failure: None }),
             (None, Some(error)) => Err(error),
             (None, None) => {
-                let (failure, exit_code) = self.record.verdict().unzip();
+                let (failure, exit_code) = self.record.diagnosis().unzip();
                 let server =
                     |failure: &Failure| self.role_map.and_then(|role_map| role_map.server(failure.rank));
                 let failure = failure.map(|failure| (server(&failure), failure));

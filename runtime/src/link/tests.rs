@@ -11,7 +11,7 @@ use super::*;
 struct Taken {
     messages: Vec<Message>,
     /// Messages that were taken and not reported yet.
-    untold: usize,
+    unreported: usize,
     room: usize,
     comes: VecDeque<Message>,
 }
@@ -28,13 +28,13 @@ impl gleaner_transport::Link for Fake {
     fn submit(&mut self, message: Message) {
         let mut taken = self.0.lock().unwrap();
         taken.messages.push(message);
-        taken.untold += 1;
+        taken.unreported += 1;
     }
 
     fn poll_sent(&mut self, _: &mut Context<'_>) -> Poll<Result<usize, LinkError>> {
         let mut taken = self.0.lock().unwrap();
-        let sent = taken.untold.min(taken.room);
-        taken.untold -= sent;
+        let sent = taken.unreported.min(taken.room);
+        taken.unreported -= sent;
         taken.room -= sent;
         if sent == 0 { Poll::Pending } else { Poll::Ready(Ok(sent)) }
     }

@@ -35,7 +35,7 @@ pub(crate) struct Server {
     /// How many plans have come: what is under way for an older one is of no use.
     plans: u32,
     job: Option<Job>,
-    /// Who waits until all workers have left.
+    /// The task that waits until all workers have left.
     serving: Option<oneshot::Sender<()>>,
     left: BTreeSet<u32>,
 }

@@ -31,7 +31,7 @@ pub(crate) struct Client {
     held: Vec<VecDeque<(u64, Packet)>>,
     /// Whether the trainer needs nothing more, and the servers know.
     is_over: bool,
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// What the trainer's side gets.
@@ -61,7 +61,7 @@ impl Client {
     ) -> Self {
         let servers = role_map.roles.servers as usize;
         let (granted, held) = (vec![None; servers], (0..servers).map(|_| VecDeque::new()).collect());
-        Self { role_map, units, came, open, granted, held, is_over: false, is_told: false }
+        Self { role_map, units, came, open, granted, held, is_over: false, is_reported: false }
     }
 
     fn servers(&self) -> impl Iterator<Item = (u32, Peer)> + use<> {
@@ -82,8 +82,8 @@ impl Client {
 
     /// Notifies the servers that nothing more is needed, once all is made.
     fn look_for_end(&mut self, io: &mut Io) {
-        if self.is_over && !self.is_told && self.open.load(Ordering::Acquire) == 0 {
-            self.is_told = true;
+        if self.is_over && !self.is_reported && self.open.load(Ordering::Acquire) == 0 {
+            self.is_reported = true;
             let tag = Topic::Bags(StepId::new(io.epoch, PUSH, 0)).tag();
             self.servers().for_each(|(_, host)| io.send(host, Packet { tag, payload: Ask::Done.encode() }));
         }
@@ -137,14 +137,14 @@ impl Actor for Client {
     fn stand(&mut self, _: StepId, _: Stand, _: &mut Io) {}
 
     fn left(&mut self, peer: Peer, io: &mut Io) {
-        if !self.is_told && self.servers().any(|(_, host)| host == peer) {
+        if !self.is_reported && self.servers().any(|(_, host)| host == peer) {
             io.fail(left(peer.0));
         }
     }
 
     fn fail(&mut self, failure: &Failure) {
         let _ = self.came.send(Came::Failed(failure.clone()));
-        (self.is_over, self.is_told) = (true, true);
+        (self.is_over, self.is_reported) = (true, true);
         self.open.store(0, Ordering::Release);
     }
 
@@ -153,6 +153,6 @@ impl Actor for Client {
     }
 
     fn is_idle(&self) -> bool {
-        self.is_told
+        self.is_reported
     }
 }

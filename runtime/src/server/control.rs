@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_reads_back_and_nothing_else_does() {
+    fn what_is_encoded_reads_back_and_nothing_else_does() {
         let head = |units: Vec<bool>, stage| Head {
             step: 1 << 40,
             stage,

@@ -216,9 +216,9 @@ impl Job {
         // Workers that left before there was anything to begin.
         let gone = (0..)
             .zip(&mut self.push_queues)
-            .filter(|(_, push_queue)| push_queue.is_gone && !push_queue.is_told);
+            .filter(|(_, push_queue)| push_queue.is_gone && !push_queue.is_reported);
         for (worker, push_queue) in gone {
-            push_queue.is_told = true;
+            push_queue.is_reported = true;
             policy.handle(Event::Left { worker }, self.began.elapsed()).map_err(|error| error.to_string())?;
         }
         self.fetch(worker, step)
@@ -385,7 +385,7 @@ impl Job {
         if std::mem::replace(&mut push_queue.is_gone, true) || self.policy.is_none() {
             return Ok(());
         }
-        push_queue.is_told = true;
+        push_queue.is_reported = true;
         push_queue.forget();
         self.happens(worker, Event::Left { worker })
     }

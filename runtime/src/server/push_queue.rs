@@ -26,7 +26,7 @@ const OPEN: usize = 3;
 pub(super) struct PushQueue {
     /// Nothing more comes from it, and whether the policy knows.
     pub(super) is_gone: bool,
-    pub(super) is_told: bool,
+    pub(super) is_reported: bool,
     pushes: BTreeMap<(u64, Stage), Push>,
     /// The last step whose routine stage was announced.
     last: Option<u64>,
@@ -64,7 +64,7 @@ pub(super) struct Came {
 
 impl PushQueue {
     pub(super) fn new(parts: usize, is_gone: bool) -> Self {
-        Self { is_gone, is_told: false, pushes: BTreeMap::new(), last: None, since: vec![None; parts] }
+        Self { is_gone, is_reported: false, pushes: BTreeMap::new(), last: None, since: vec![None; parts] }
     }
 
     /// A push is announced.

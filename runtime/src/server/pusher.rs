@@ -8,6 +8,7 @@ use gleaner_algorithms::residual::{
     AccumulateError, Collection, Correction, Lent, NonFinite, Residual, Waiting,
 };
 use gleaner_algorithms::schedule::{Execution, Memory};
+use gleaner_statistics::random;
 
 use super::Part;
 use crate::failure::Error;
@@ -109,7 +110,7 @@ impl Pusher {
     /// Another one in each step and part, the same on all workers.
     fn seed(&self, step: u64) -> u64 {
         let part = (self.part.unit as u64) << 20 | u64::from(self.server);
-        (step ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        random::at(part, step)
     }
 }
 

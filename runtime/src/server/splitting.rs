@@ -134,7 +134,7 @@ mod tests {
 
     /// Two workers and one server, whose links take 1 MB/s, and passes of 2 s: 1 MB is pushed by both in 2 s, and takes 2 s back.
     #[test]
-    fn what_is_told_and_measured_bounds_the_background() {
+    fn what_is_given_and_measured_bounds_the_background() {
         let role_map = RoleMap::new(3, Roles { servers: 1, ..Roles::default() }).unwrap();
         let osp = Osp { budget: Budget::Tuned, ..Osp::default() };
         let mut splitting = Splitting::new(osp, role_map, 1_000_000, 10);

@@ -61,24 +61,24 @@ impl Inner {
         Err(self.fail(notes::difference(other, lines(0), lines(other))))
     }
 
-    /// Agrees on these lines, and on which run this is: the coordinator draws it.
+    /// Agrees on these lines, and on which run this is: the coordinator chooses it at random.
     pub(crate) fn agree_and_draw(&self, purpose: Purpose, lines: &str) -> Result<String, Error> {
-        let mut drawn = Bytes::new();
+        let mut chosen = Bytes::new();
         if self.coordinates() && self.run.get().is_none() {
             let mut bytes = [0; 16];
             let refused = |error| Error::System("there are no random numbers", std::io::Error::other(error));
             getrandom::fill(&mut bytes).map_err(refused)?;
-            drawn = Bytes::copy_from_slice(&bytes);
+            chosen = Bytes::copy_from_slice(&bytes);
         }
-        let notes = self.agree_and_tell(purpose, lines, drawn)?;
+        let notes = self.agree_and_tell(purpose, lines, chosen)?;
         if let Some(run) = self.run.get() {
             return Ok(run.clone());
         }
-        let drawn = notes.first().and_then(|note| <[u8; 16]>::try_from(&note[..]).ok());
-        let Some(drawn) = drawn else {
-            let reason = "it broke the rules: the run that it has drawn makes no sense".into();
+        let chosen = notes.first().and_then(|note| <[u8; 16]>::try_from(&note[..]).ok());
+        let Some(chosen) = chosen else {
+            let reason = "it broke the rules: the run that it has chosen makes no sense".into();
             return Err(self.fail(Failure { rank: self.coordinator.0, step: None, reason }));
         };
-        Ok(self.run.get_or_init(|| format!("{:032x}", u128::from_be_bytes(drawn))).clone())
+        Ok(self.run.get_or_init(|| format!("{:032x}", u128::from_be_bytes(chosen))).clone())
     }
 }

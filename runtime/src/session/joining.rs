@@ -13,7 +13,7 @@ use super::{Inner, Job, Session};
 use crate::compute::{self, Compute};
 use crate::engine::Engine;
 use crate::environment::{Config, ConfigError};
-use crate::failure::{Error, Failure, culprit};
+use crate::failure::{Error, Failure, at_fault};
 use crate::io::Io;
 use crate::mailbox::{Command, mailbox};
 use crate::report;
@@ -63,9 +63,9 @@ impl Session {
                 report::say(chosen);
             }
             if let Error::Join(error) = error
-                && let Some(culprit) = culprit(error, rank)
+                && let Some(failed) = at_fault(error, rank)
             {
-                report::failed(&Failure { rank: culprit, step: None, reason: error.to_string() });
+                report::failed(&Failure { rank: failed, step: None, reason: error.to_string() });
             }
         })
     }

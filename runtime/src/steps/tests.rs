@@ -37,7 +37,7 @@ struct World {
     ranks: Vec<Rank>,
     /// By sender and receiver, in order.
     links: Vec<Vec<VecDeque<Mail>>>,
-    /// Who asked, by step, and why.
+    /// The ranks that asked, by step, and why.
     asked: Vec<HashSet<(u32, u8)>>,
     random: Generator,
 }

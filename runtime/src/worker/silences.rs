@@ -1,4 +1,4 @@
-//! Links without a sign of life, here or elsewhere: which ranks are notified, how long this rank waits for the coordinator's verdict, and its
+//! Links without a sign of life, here or elsewhere: which ranks are notified, how long this rank waits for the coordinator's decision, and its
 //! own.
 
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::tag::Topic;
 
 impl Worker {
     /// A link of this worker has fallen silent. Either end of it may be the cause, and the other end may think that it is
-    /// this one, so one rank judges for all. It hears of other links that have been silent for half the time-out, too: what they have in
+    /// this one, so one rank decides for all. It hears of other links that have been silent for half the time-out, too: what they have in
     /// common is perhaps this worker.
     pub(super) fn fall_silent(&mut self, peer: Peer, now: Instant) {
         if self.is_ending() || self.silence.is_some() || self.is_dropped(peer) {
@@ -27,7 +27,7 @@ impl Worker {
             .map(|peer| Silence { at: self.rank, from: peer.0 })
             .collect();
         silences.iter().for_each(|silence| self.tell_of(*silence));
-        // A rank that is not the judge gives the verdict time to come.
+        // A rank that is not the coordinator gives the decision time to come.
         let pause = if self.rank == self.coordinator { self.hearing() } else { 3 * self.hearing() };
         self.silence = Some((silences, now + pause));
     }
@@ -49,11 +49,11 @@ impl Worker {
     }
 
     fn tell_of(&mut self, silence: Silence) {
-        if !silence::is_news(silence, self.told_of.iter()) {
+        if !silence::is_news(silence, self.sent_silences.iter()) {
             return;
         }
-        self.told_of.insert(silence);
-        for rank in silence.confidants(self.rank, self.role_map.ranks, self.coordinator) {
+        self.sent_silences.insert(silence);
+        for rank in silence.reports_to(self.rank, self.role_map.ranks, self.coordinator) {
             if self.is_dropped(Peer(rank)) {
                 continue;
             }
@@ -62,12 +62,12 @@ impl Worker {
     }
 
     /// Which rank is to blame for these silent links, as this worker concludes.
-    pub(super) fn judged(&self, silences: &[Silence], now: Instant) -> Failure {
+    pub(super) fn conclude(&self, silences: &[Silence], now: Instant) -> Failure {
         // The silence of a rank that has left in order means nothing.
         let stayed = self.ties.iter().filter(|(_, tie)| tie.is_silent || !tie.has_left);
         let peers: Vec<u32> = stayed.map(|(peer, _)| peer.0).collect();
         let hearing = |rank| self.hearing_of(rank, now);
-        let (rank, reason) = silence::judge(silences, self.rank, &peers, hearing, self.timeout);
+        let (rank, reason) = silence::decide(silences, self.rank, &peers, hearing, self.timeout);
         Failure { rank, step: self.step, reason }
     }
 

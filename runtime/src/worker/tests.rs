@@ -24,7 +24,7 @@ enum Mail {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Blow {
+enum Fault {
     /// Its connections close.
     Killed,
     /// It says and hears nothing any more.
@@ -197,13 +197,13 @@ fn all_that_live_name_the_one_that_failed_whatever_comes_when() {
     let others = (2..=6).map(|workers| (workers, 0)).chain((3..=6).map(|workers| (workers, 2)));
     for (workers, coordinator) in others {
         for seed in 1..=60 {
-            for blow in [Blow::Killed, Blow::Stopped, Blow::Fails] {
+            for fault in [Fault::Killed, Fault::Stopped, Fault::Fails] {
                 let mut world = World::new(workers, coordinator, seed * 100 + u64::from(workers));
                 (0..world.random(3000)).for_each(|_| world.pass());
                 let victim = world.random(u64::from(workers)) as usize;
-                match blow {
-                    Blow::Killed => world.end(victim),
-                    Blow::Stopped => world.places[victim].is_gone = true,
+                match fault {
+                    Fault::Killed => world.end(victim),
+                    Fault::Stopped => world.places[victim].is_gone = true,
                     _ => {
                         let failure = Failure { rank: victim as u32, step: None, reason: "NaN".into() };
                         world.handle(victim, Event::Failed(failure));
@@ -216,16 +216,16 @@ fn all_that_live_name_the_one_that_failed_whatever_comes_when() {
                     let took = world.now - before;
                     assert!(
                         took < 2 * TIMEOUT.as_millis() as u64,
-                        "{blow:?} of {victim} of {workers} under {coordinator}, seed {seed}"
+                        "{fault:?} of {victim} of {workers} under {coordinator}, seed {seed}"
                     );
                 }
                 for (rank, place) in world.places.iter().enumerate() {
-                    if rank == victim && blow != Blow::Fails {
+                    if rank == victim && fault != Fault::Fails {
                         continue;
                     }
                     let failure = place.failure.as_ref().unwrap();
                     let named = (failure.rank as usize, failure.step);
-                    assert_eq!(named, (victim, Some(7)), "{blow:?}: rank {rank} of {workers}, seed {seed}");
+                    assert_eq!(named, (victim, Some(7)), "{fault:?}: rank {rank} of {workers}, seed {seed}");
                 }
             }
         }
@@ -343,7 +343,7 @@ fn one_that_has_said_goodbye_is_not_waited_for_when_the_job_fails() {
     }
 }
 
-/// The network of the host of rank 0, which judges, is cut for a while, and its connections go on one by one: some before rank 1
+/// The network of the host of rank 0, the coordinator, is cut for a while, and its connections go on one by one: some before rank 1
 /// counts as silent, or one a moment after that.
 #[test]
 fn a_rank_that_was_cut_off_takes_no_peer_for_gone_because_it_hears_others_again() {
@@ -419,14 +419,14 @@ fn who_left_in_peace_does_not_count_as_silent() {
 fn the_others_go_on_without_a_worker_whatever_comes_when() {
     let roles = Roles { servers: 1, colocated: false, on_failure: OnFailure::Continue };
     for seed in 1..=100 {
-        for blow in [Blow::Killed, Blow::Stopped, Blow::Fails] {
+        for fault in [Fault::Killed, Fault::Stopped, Fault::Fails] {
             let mut world = World::of(RoleMap::new(5, roles).unwrap(), 0, seed);
             (0..world.random(3000)).for_each(|_| world.pass());
             let victim = 1 + world.random(3) as usize;
-            match blow {
-                Blow::Killed => world.end(victim),
-                Blow::Stopped => world.places[victim].is_gone = true,
-                Blow::Fails => {
+            match fault {
+                Fault::Killed => world.end(victim),
+                Fault::Stopped => world.places[victim].is_gone = true,
+                Fault::Fails => {
                     let failure = Failure { rank: victim as u32, step: None, reason: "NaN".into() };
                     world.handle(victim, Event::Failed(failure));
                 }
@@ -434,8 +434,8 @@ fn the_others_go_on_without_a_worker_whatever_comes_when() {
             (0..3 * TIMEOUT.as_millis()).for_each(|_| world.pass());
             for (rank, place) in world.places.iter().enumerate().filter(|(rank, _)| *rank != victim) {
                 let named = place.worker.dropped.keys().map(|peer| peer.0 as usize).collect::<Vec<_>>();
-                assert_eq!(named, [victim], "{blow:?}: rank {rank}, seed {seed}");
-                assert!(place.failure.is_none() && !place.is_gone, "{blow:?}: rank {rank}, seed {seed}");
+                assert_eq!(named, [victim], "{fault:?}: rank {rank}, seed {seed}");
+                assert!(place.failure.is_none() && !place.is_gone, "{fault:?}: rank {rank}, seed {seed}");
             }
         }
     }

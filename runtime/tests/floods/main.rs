@@ -57,7 +57,7 @@ const fn case(what: &'static str, hostile: u32, flood: Flood, said: &'static str
     Case { what, hostile, is_deaf: false, flood, said }
 }
 
-/// A ring: rank 0 floods rank 1, rank 1 floods rank 2, and rank 2 floods rank 0, who gathers, decides and judges.
+/// A ring: rank 0 floods rank 1, rank 1 floods rank 2, and rank 2 floods rank 0, who gathers and decides.
 const CASES: [Case; 23] = [
     case(
         "bags of gradients that do not exist",
@@ -93,13 +93,8 @@ const CASES: [Case; 23] = [
             "does not read the answers",
         )
     },
-    case("silence, to the judge", 2, |_| silence(2, 1), "no sign of life passed between it and rank 1"),
-    case(
-        "silence, to one that does not judge",
-        1,
-        |_| silence(1, 0),
-        "no sign of life passed between it and rank 0",
-    ),
+    case("silence, to the coordinator", 2, |_| silence(2, 1), "no sign of life passed between it and rank 1"),
+    case("silence, to another rank", 1, |_| silence(1, 0), "no sign of life passed between it and rank 0"),
     case("silence of ranks that there are not", 1, |_| silence(1, 7), "about silence makes no sense"),
     case(
         "credit for everything",
@@ -132,12 +127,12 @@ fn main() {
     }
     match env::var("GLEANER_FLOOD") {
         Ok(number) => job(number.parse::<usize>().ok().map(|number| &CASES[number])),
-        Err(_) => judge(),
+        Err(_) => check_jobs(),
     }
 }
 
 /// Floods one after another, each in a process of its own.
-fn judge() {
+fn check_jobs() {
     let quiet = peak(&process("none"));
     println!("a job without a flood: {} KiB at most", quiet >> 10);
     for (number, case) in CASES.iter().enumerate() {

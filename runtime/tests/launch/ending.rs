@@ -90,7 +90,7 @@ fn a_job_is_ended_at_its_limit_and_not_before() {
 
     let ended = launch(json!({ "workers": 2, "program": ["sh", "-c", "exit 0"], "limit": 60 })).end();
     assert_eq!(ended.code, 0, "{}", ended.err);
-    // Who fails before is named all the same.
+    // A worker that fails before is named all the same.
     let program = format!("[ $GLEANER_RANK = 1 ] && exit 7; trap '' TERM; sleep {nap}");
     let ended = launch(json!({ "workers": 2, "program": ["sh", "-c", program], "limit": 1 })).end();
     assert_eq!(ended.code, 7);
@@ -172,7 +172,7 @@ fn one_that_is_stopped_when_the_others_have_ended_is_ended_and_named() {
     // Itself, or a child that it waits for.
     let stopped = ["kill -s STOP $$".to_owned(), format!("sleep {nap} & kill -s STOP $!; wait")];
     let stopped = stopped.map(|stops| shell(3, &format!("[ $GLEANER_RANK != 1 ] || {{ {stops}; }}; exit 0")));
-    // Who goes on, or is not stopped and takes its time, is let be.
+    // A worker that goes on, or is not stopped and takes its time, is not ended.
     let goes_on = "(sleep 4; kill -s CONT $$) & kill -s STOP $$; echo goes on";
     let others = [goes_on, "sleep 13; echo took its time"];
     let others = others.map(|does| shell(2, &format!("[ $GLEANER_RANK != 1 ] || {{ {does}; }}; exit 0")));

@@ -12,7 +12,7 @@ use crate::problem::{self, SAMPLES, bits, gradient, initial, layout, options, pl
 
 /// Rank 1 panics when its pass is over, while all units are under way: the others have either all of them or none.
 #[test]
-fn a_panic_while_units_are_under_way_is_told_to_all_and_leaves_nothing_half_applied() {
+fn a_panic_while_units_are_under_way_is_reported_to_all_and_leaves_nothing_half_applied() {
     let synchrony = options("osp/lgp=off,cap=1,budget=1", Method::ring());
     let whole = problem::run(NETWORKS[0], 4, &synchrony, 5);
     for over in NETWORKS {
@@ -20,7 +20,7 @@ fn a_panic_while_units_are_under_way_is_told_to_all_and_leaves_nothing_half_appl
         let ends = job::run(over, 4, |session| {
             let mut replica = session.replica(&layout(), &initial(), synchrony.clone()).unwrap();
             problem::steps(&session, &mut replica, 0..3);
-            // Who is still in an earlier step when rank 1 panics would hear of it there.
+            // A rank that is still in an earlier step when rank 1 panics would hear of it there.
             together.wait();
             if session.rank() == 1 {
                 let dropped = catch_unwind(AssertUnwindSafe(move || {

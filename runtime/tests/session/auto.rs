@@ -161,7 +161,7 @@ fn a_reducer_takes_the_cheapest_forecast_and_stays_with_it() {
     }
 }
 
-/// What leaves entries out has no maximum, so a choice passes it over; and options are judged before anything is measured.
+/// What leaves entries out has no maximum, so a choice passes it over; and options are checked before anything is measured.
 #[test]
 fn a_reducer_chooses_only_what_can_reduce() {
     run(Over::Memory, 3, |session| {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Method;
 use gleaner_runtime::{Cancelled, Error, Handle, Reducer, Session, Update};
+use gleaner_statistics::random::Generator;
 
 use crate::job::{self, NETWORKS, Over, gradient};
 
@@ -137,13 +138,8 @@ fn any_cancelling_rank_at_any_time_leaves_all_ranks_equal() {
                     let mut reducer = reducer(&session, n, method.clone());
                     let mut books = Books::new(n);
                     let (mut history, mut asked) = (Vec::new(), Vec::new());
-                    let mut random = (rank + 1) * 0x9e37_79b9_7f4a_7c15;
-                    let mut below = |limit: u64| {
-                        random ^= random << 13;
-                        random ^= random >> 7;
-                        random ^= random << 17;
-                        (random >> 20) % limit
-                    };
+                    let mut random = Generator::seeded(rank);
+                    let mut below = |limit: u32| u64::from(random.below(limit));
                     for step in 0..steps {
                         let values = gradient(n, session.rank(), step);
                         books.give(&values);
@@ -152,7 +148,7 @@ fn any_cancelling_rank_at_any_time_leaves_all_ranks_equal() {
                             pause(below(2000));
                         }
                         let handle = reducer.start(&values).unwrap();
-                        let asks = below(u64::from(workers) * 2) == 0;
+                        let asks = below(2 * workers) == 0;
                         if asks {
                             pause(below(600));
                             handle.cancel();
@@ -305,7 +301,7 @@ fn others_are_not_touched_when_one_step_is_cancelled() {
     assert!(ends.iter().all(|cancels| *cancels == ends[0] && *cancels >= 5), "{ends:?}");
 }
 
-/// Some hear of the verdict and leave before others hear of it: that makes no failure.
+/// Some hear of the decision and leave before others hear of it: that makes no failure.
 #[test]
 fn the_last_step_of_a_job_may_be_cancelled() {
     let mut cancelled = 0;

@@ -78,7 +78,7 @@ fn a_rank_that_leaves_in_the_middle_is_named_by_all_others() {
 
 /// The rank that reads what was never sent knows it first-hand, and all name the other end.
 #[test]
-fn damage_on_the_way_is_told_by_all_ranks_alike() {
+fn damage_on_the_way_is_reported_by_all_ranks_alike() {
     fn damage(message: Message) -> Result<Message, LinkError> {
         let is_damaged = !message.tag.is_control() && message.tag.0 & 0xff_ffff == 3;
         let damaged = LinkError::Damaged { peer: Peer(2), what: "a record does not open".into() };

@@ -94,7 +94,7 @@ fn late_process() {
 }
 
 #[test]
-fn one_that_is_late_is_told_of_and_waited_for() {
+fn one_that_is_late_is_reported_and_waited_for() {
     let mut late = Command::new(std::env::current_exe().unwrap());
     let late =
         late.args(["--exact", "lagging::late_process", "--nocapture"]).env(LATE, "1").output().unwrap();

@@ -291,7 +291,7 @@ fn cancelling_and_skipping_at_once_leave_nothing_that_is_not_finite() {
 }
 
 #[test]
-fn ranks_that_differ_in_what_they_do_are_told() {
+fn ranks_that_differ_in_what_they_do_are_reported() {
     let failures = job::run(Over::Memory, 2, |session| {
         let on = if session.rank() == 1 { OnNonFinite::Skip } else { OnNonFinite::Refuse };
         session.gradients(&layout(), Method::ring().on_nonfinite(on)).err().unwrap().to_string()

@@ -19,7 +19,7 @@ fn careful(a: f32, b: f32) -> f32 {
 }
 
 #[test]
-fn a_panic_in_a_reduction_is_told_to_all_ranks() {
+fn a_panic_in_a_reduction_is_reported_to_all_ranks() {
     // What is met by chance is merged on the I/O thread; of several thousand entries a compute thread commits.
     for (over, n) in NETWORKS.into_iter().flat_map(|over| [(over, 40), (over, 100_000)]) {
         let ends = job::run(over, 4, |session| {
@@ -116,7 +116,7 @@ impl Network for Breaks {
 }
 
 #[test]
-fn a_panic_in_a_network_is_told_to_all_ranks() {
+fn a_panic_in_a_network_is_reported_to_all_ranks() {
     let ranks: Vec<_> = memory::networks(3)
         .into_iter()
         .map(|network| {

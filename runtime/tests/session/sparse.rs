@@ -156,7 +156,7 @@ fn what_does_not_fit_is_said() {
 }
 
 #[test]
-fn ranks_that_differ_are_told() {
+fn ranks_that_differ_are_reported() {
     let errors = job::run(Over::Memory, 2, |session| {
         if session.rank() == 0 {
             session.sparse_reducer("w", 10, Method::ring()).unwrap_err().to_string()

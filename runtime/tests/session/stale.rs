@@ -76,7 +76,7 @@ fn a_bound_of_zero_is_a_barrier() {
 
 /// Who is late changes nothing that is seen under these.
 #[test]
-fn delays_change_nothing_where_a_worker_sees_what_it_is_told_to_see() {
+fn delays_change_nothing_where_a_worker_sees_what_it_is_given_to_see() {
     for synchrony in ["osp/lgp=off,cap=1,budget=1", "osp/budget=0.5", "local/2", "r2sp"] {
         let punctual = run(Over::Memory, 2, synchrony, |_, _| ());
         for seed in 0..3 {

@@ -1,4 +1,4 @@
-//! Where moments are looked for: how long parts of workers' lives were lately, and how long it takes to strike.
+//! Where moments are looked for: how long parts of workers' lives were lately, and how long it takes to inject a fault.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct Aim {
     faults: HashMap<Fault, VecDeque<Duration>>,
 }
 
-/// When to strike.
+/// When to inject the fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// What is known of jobs of this size.
@@ -34,7 +34,7 @@ impl Aim {
         lately.map_or_else(|| course.of(plan.victim, plan.phase), |lately| middle(lately.iter().copied()))
     }
 
-    /// When to strike, if the part is so long: what the fault itself takes is taken off.
+    /// When to inject the fault, if the part is so long: what the fault itself takes is taken off.
     pub fn moment(&self, plan: &Plan, lasts: Duration) -> Duration {
         let takes = self.faults.get(&plan.fault).map(|lately| middle(lately.iter().copied()));
         lasts.mul_f64(plan.share).saturating_sub(takes.unwrap_or_default())
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_follow_what_was_seen_lately_and_what_striking_takes() {
+    fn moments_follow_what_was_seen_lately_and_what_injecting_takes() {
         let phases = vec![vec![ms(40); Phase::ALL.len()]; 3];
         let course = Course { phases, whole: ms(400), digest: String::new() };
         let plan = Plan {
@@ -87,11 +87,11 @@ mod tests {
         };
         let mut aim = Aim::default();
         assert_eq!((aim.expected(&plan, &course), aim.moment(&plan, ms(40))), (ms(40), ms(20)));
-        // What striking takes comes before the moment, and never before the part.
+        // What injecting takes comes before the moment, and never before the part.
         aim.learn_late(Fault::Cut, ms(3));
         aim.learn_late(Fault::Kill, ms(11));
         assert_eq!((aim.moment(&plan, ms(40)), aim.moment(&plan, ms(4))), (ms(17), ms(0)));
-        // Agreeing took 10 ms at rank 1 and 12 ms at rank 2; of a job that was struck while it agreed, only joining counts.
+        // Agreeing took 10 ms at rank 1 and 12 ms at rank 2; of a job whose fault came while it agreed, only joining counts.
         let life =
             |agreeing| Marks::of(&format!("joining 1000\nagreeing 6000\nfirst-step {}\n", 6000 + agreeing));
         let marks = [life(9_000), life(10_000), life(12_000)];

@@ -137,7 +137,7 @@ impl fmt::Display for Phase {
 /// A silence of this many time-outs is noticed by all, whatever else the machine does.
 pub const NOTICED: f64 = 1.5;
 
-/// How many workers a job has where that is drawn.
+/// How many workers a job has where that is sampled.
 const WORKERS: std::ops::RangeInclusive<u32> = 2..=8;
 
 /// One job of a campaign: it follows from the campaign's seed and its number alone.
@@ -162,8 +162,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Faults take turns, and of each the phases do, so that all are tried evenly; the rest is drawn. The number of workers is
-    /// drawn if it is not given.
+    /// Faults take turns, and of each the phases do, so that all are tried evenly; the rest is sampled. The number of workers is
+    /// sampled if it is not given.
     pub fn of(seed: u64, number: u64, workers: Option<u32>) -> Self {
         let (faults, phases) = (Fault::ALL.len() as u64, Phase::ALL.len() as u64);
         let mut random = seed ^ at(number, 1);
@@ -172,8 +172,8 @@ impl Plan {
             random
         };
         let sizes = u64::from(WORKERS.end() - WORKERS.start() + 1);
-        let drawn = WORKERS.start() + (draw() % sizes) as u32;
-        let workers = workers.unwrap_or(drawn);
+        let sampled = WORKERS.start() + (draw() % sizes) as u32;
+        let workers = workers.unwrap_or(sampled);
         let turn = number / faults + number % faults + at(seed, 1) % phases;
         Self {
             number,
@@ -230,9 +230,9 @@ mod tests {
                 let plan = Plan::of(seed, number, Some(4));
                 assert_eq!(plan, Plan::of(seed, number, Some(4)));
                 assert!((0.0..1.0).contains(&plan.share) && (0.0..1.0).contains(&plan.extent));
-                let drawn = Plan::of(seed, number, None);
-                assert!(plan.workers == 4 && drawn.victim < drawn.workers);
-                sizes[drawn.workers as usize] += 1;
+                let sampled = Plan::of(seed, number, None);
+                assert!(plan.workers == 4 && sampled.victim < sampled.workers);
+                sizes[sampled.workers as usize] += 1;
                 *tried.entry((plan.fault, plan.phase.to_string())).or_insert(0) += 1;
                 victims[plan.victim as usize] += 1;
             }

@@ -53,7 +53,7 @@ impl Drop for Flood {
     }
 }
 
-/// The ports at which anybody listens in a process's network.
+/// The listening ports in a process's network.
 fn listening(process: Pid) -> Vec<u16> {
     let table = fs::read_to_string(format!("/proc/{}/net/tcp", process.as_raw_nonzero())).unwrap_or_default();
     let port = |line: &str| {

@@ -70,7 +70,7 @@ impl Lane {
     }
 
     /// Does what was prepared.
-    pub fn strike(&mut self) -> Result<(), CampaignError> {
+    pub fn inject(&mut self) -> Result<(), CampaignError> {
         Ok(self.prepared.take().map_or(Ok(()), Prepared::go)?)
     }
 

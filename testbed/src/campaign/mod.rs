@@ -1,19 +1,19 @@
-//! Jobs on emulated hosts that are disturbed at random moments, and judged by what was done to them.
+//! Jobs on emulated hosts that are disturbed at random moments, and checked against what was done to them.
 //!
 //! A campaign first runs a job that nothing happens to, several times, and measures the parts of its life. Then faults take
-//! turns, each at a moment that is drawn evenly from these parts. What must come of the job follows from the fault and the
-//! moment; of every job it is asked whether that came and in time, whether the rank that was struck was named, whether the updates
+//! turns, each at a moment that is sampled uniformly from these parts. The expected outcome follows from the fault and the
+//! moment; every job is checked for that outcome and its time, whether the rank with the fault was named, whether the updates
 //! were those of the job that nothing happened to, and whether any process was left.
 
 mod aim;
+mod check;
+mod expected;
 mod fault;
 mod flood;
 mod forgery;
-mod judge;
+mod injection;
 mod lane;
 mod marks;
-mod must;
-mod strike;
 mod trial;
 pub mod worker;
 
@@ -30,9 +30,9 @@ use gleaner_statistics::median;
 use crate::network::NetworkError;
 use crate::topology::TopologyError;
 
+pub use check::{Checked, Row, tally};
+pub use expected::Expected;
 pub use fault::{Fault, Phase, Plan};
-pub use judge::{Judged, Row, tally};
-pub use must::Must;
 
 use aim::{Aim, Target};
 use lane::Lane;
@@ -42,7 +42,7 @@ use trial::Ended;
 const MEASURED: usize = 3;
 
 /// How often a job is run at most where its moment is missed: the parts of a worker's life differ from job to job, and some are as
-/// short as it takes to look at them. Each is judged, and the first with anything wrong is the last.
+/// short as it takes to look at them. Each is checked, and the first with anything wrong is the last.
 const TRIES: u32 = 8;
 
 /// What kept a campaign from being run.
@@ -75,7 +75,7 @@ pub enum CampaignError {
 pub struct Settings {
     /// This program.
     pub program: PathBuf,
-    /// How many workers a job has; drawn for each if not said.
+    /// How many workers a job has; sampled for each if not given.
     pub workers: Option<u32>,
     /// After which a silent worker counts as dead.
     pub timeout: Duration,
@@ -119,9 +119,9 @@ pub type Courses = BTreeMap<u32, Course>;
 pub fn run(
     settings: &Settings,
     numbers: std::ops::Range<u64>,
-    on_end: impl Fn(&Judged) + Sync,
+    on_end: impl Fn(&Checked) + Sync,
     wants_end: impl Fn() -> bool + Sync,
-) -> Result<(Courses, Vec<Judged>), CampaignError> {
+) -> Result<(Courses, Vec<Checked>), CampaignError> {
     let mut lanes = Vec::new();
     let plans = numbers.map(|number| Plan::of(settings.seed, number, settings.workers));
     let plans: Vec<Plan> = plans.collect();
@@ -138,14 +138,14 @@ fn disturb(
     settings: &Settings,
     plans: &[Plan],
     lanes: &mut [Lane],
-    on_end: &(impl Fn(&Judged) + Sync),
+    on_end: &(impl Fn(&Checked) + Sync),
     wants_end: &(impl Fn() -> bool + Sync),
-) -> Result<(Courses, Vec<Judged>), CampaignError> {
+) -> Result<(Courses, Vec<Checked>), CampaignError> {
     let sizes: BTreeSet<u32> = plans.iter().map(|plan| plan.workers).collect();
     let courses = sizes.into_iter().map(|workers| Ok((workers, measure(settings, workers, lanes)?)));
     let courses = courses.collect::<Result<Courses, CampaignError>>()?;
     let next = AtomicUsize::new(0);
-    let judged = Mutex::new(Vec::new());
+    let checked = Mutex::new(Vec::new());
     let aim = Mutex::new(Aim::default());
     let work = |lane: &mut Lane| -> Result<(), CampaignError> {
         loop {
@@ -157,7 +157,7 @@ fn disturb(
                 return Ok(());
             };
             on_end(&one);
-            judged.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+            checked.lock().unwrap_or_else(PoisonError::into_inner).push(one);
         }
     };
     thread::scope(|scope| {
@@ -165,9 +165,9 @@ fn disturb(
         let mut done = threads.into_iter().map(|thread| thread.join());
         done.try_for_each(|done| done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked)))
     })?;
-    let mut judged = judged.into_inner().unwrap_or_else(PoisonError::into_inner);
-    judged.sort_by_key(|judged| judged.plan.number);
-    Ok((courses, judged))
+    let mut checked = checked.into_inner().unwrap_or_else(PoisonError::into_inner);
+    checked.sort_by_key(|checked| checked.plan.number);
+    Ok((courses, checked))
 }
 
 /// Runs a job, and again where its moment is missed. None if it is interrupted.
@@ -178,7 +178,7 @@ fn meet(
     course: &Course,
     aim: &Mutex<Aim>,
     wants_end: &impl Fn() -> bool,
-) -> Result<Option<Judged>, CampaignError> {
+) -> Result<Option<Checked>, CampaignError> {
     let aim = || aim.lock().unwrap_or_else(PoisonError::into_inner);
     let mut lasts = aim().expected(&plan, course);
     let mut tries = 0;
@@ -186,17 +186,17 @@ fn meet(
         tries += 1;
         let into = aim().moment(&plan, lasts);
         let ended = trial::run(lane, settings, &plan, Some(&Target { course, into }))?;
-        // Who interrupts a campaign interrupts its jobs, too.
+        // Ctrl-C interrupts the jobs, too.
         if wants_end() {
             return Ok(None);
         }
         if plan.fault.has_moment() {
-            aim().learn(&plan, &ended.marks, ended.struck.and_then(|struck| struck.before));
-            ended.late.into_iter().for_each(|late| aim().learn_late(plan.fault, late));
+            aim().learn(&plan, &ended.marks, ended.seen.injected.and_then(|injected| injected.before));
+            ended.seen.late.into_iter().for_each(|late| aim().learn_late(plan.fault, late));
             // It is only ever missed where it is over before.
             lasts = lasts.min(ended.marks[plan.victim as usize].lasted(plan.phase).unwrap_or(lasts));
         }
-        let one = Judged { tries, ..judge::judge(plan, settings.timeout, ended, &course.digest) };
+        let one = Checked { tries, ..check::check(plan, settings.timeout, ended, &course.digest) };
         if one.met || !plan.fault.has_moment() || !one.wrong.is_empty() || tries == TRIES {
             return Ok(Some(one));
         }
@@ -218,7 +218,7 @@ fn measure(settings: &Settings, workers: u32, lanes: &mut [Lane]) -> Result<Cour
     let mut lives = vec![vec![Vec::new(); Phase::ALL.len()]; workers as usize];
     let (mut whole, mut digest) = (Vec::new(), None);
     for job in ended?.into_iter().flatten() {
-        whole.push(job.took);
+        whole.push(job.seen.took);
         for (phases, marks) in lives.iter_mut().zip(&job.marks) {
             let first = digest.get_or_insert_with(|| marks.digest().unwrap_or_default().to_owned());
             let (Some(lasted), true) = (marks.phases(), marks.digest() == Some(first) && job.code == Some(0))

@@ -12,25 +12,20 @@ use serde_json::Value;
 use super::aim::Target;
 use super::fault::{Fault, Plan};
 use super::forgery::Forged;
+use super::injection::{Injection, STOPPED, Seen};
 use super::lane::Lane;
 use super::marks::Marks;
-use super::must::Struck;
-use super::strike::{STOPPED, Seen, Strike};
 use super::{CampaignError, Settings, worker};
 use crate::experiment::worker::{MARK, end_all, left};
 
 /// How long what a launcher has started may still be there when it has ended.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What came of a job.
+/// The outcome of a job.
 #[derive(Debug)]
 pub struct Ended {
-    /// From the fault, or the beginning where nothing fails, to the end.
-    pub took: Duration,
-    /// How long it may take.
-    pub bound: Duration,
-    /// Whether it ended by itself.
-    pub by_itself: bool,
+    /// When it ended, and how the fault came.
+    pub seen: Seen,
     /// The launcher's exit code.
     pub code: Option<i32>,
     /// What the launcher said on standard output; null if it is no object.
@@ -39,13 +34,7 @@ pub struct Ended {
     pub said: Option<String>,
     /// What each worker has reported of itself.
     pub marks: Vec<Marks>,
-    /// In which part of the victim's life the fault came, if it came before its end.
-    pub struck: Option<Struck>,
-    /// Whether that was the part that was meant, from before to after the fault.
-    pub met: bool,
-    /// How long after its moment the fault was done.
-    pub late: Option<Duration>,
-    /// What came of bytes that were to be changed.
+    /// The outcome for bytes that were to be changed.
     pub forged: Forged,
     /// Processes that were left.
     pub orphans: usize,
@@ -69,20 +58,19 @@ pub fn run(
         lane.prepare(plan.fault, plan.victim)?;
     }
     let mut job = Job::start(folder.path(), settings, plan, &mark).map_err(CampaignError::Launcher)?;
-    let mut strike = Strike::new(lane, settings, plan, folder.path(), &mark);
-    let seen = strike.see_through(&mut job, target);
-    let forged = strike.end();
-    let seen = lane.restore().and(seen).inspect_err(|_| job.kill())?;
+    let mut injection = Injection::new(lane, settings, plan, folder.path(), &mark);
+    let seen = injection.run(&mut job, target);
+    let forged = injection.end();
+    let mut seen = lane.restore().and(seen).inspect_err(|_| job.kill())?;
     let (code, object, said) = job.end();
     let orphans = orphans(&mark);
     let marks: Vec<Marks> = (0..plan.workers).map(|rank| Marks::read(folder.path(), rank)).collect();
     drop(disks);
-    let Seen { took, mut bound, by_itself, struck, met, late } = seen;
     let others = || marks.iter().enumerate().filter(|(rank, _)| *rank != plan.victim as usize);
-    if plan.fault == Fault::Stop && by_itself && others().any(|(_, marks)| !marks.has_left()) {
-        bound = bound.saturating_sub(STOPPED);
+    if plan.fault == Fault::Stop && seen.by_itself && others().any(|(_, marks)| !marks.has_left()) {
+        seen.bound = seen.bound.saturating_sub(STOPPED);
     }
-    Ok(Ended { took, bound, by_itself, code, object, said, marks, struck, met, late, forged, orphans })
+    Ok(Ended { seen, code, object, said, marks, forged, orphans })
 }
 
 /// How many processes with this mark are left. None is when this returns.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use gleaner_algorithms::Method;
 use gleaner_runtime::{Config, Error, Gradients, Layout, Session};
+use gleaner_statistics::random;
 
 use super::fault::Phase;
 use super::marks::{DIGEST, LEFT, PROCESS};
@@ -89,11 +90,7 @@ fn work(session: &Session, folder: &Path, marks: &mut File) -> Result<(), crate:
 fn step(session: &Session, gradients: &mut Gradients, digest: &mut DefaultHasher) -> Result<(), Error> {
     std::thread::sleep(COMPUTING);
     let seed = gradients.step() << 8 | session.rank() as u64;
-    let noise = |i: usize| {
-        let x = (i as u64 ^ seed << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let uniform = (x >> 40) as f32 / (1 << 23) as f32 - 1.0;
-        uniform * uniform * uniform
-    };
+    let noise = |i: usize| random::symmetric(random::at(seed, i as u64)).powi(3);
     let gradient: Vec<f32> = (0..ENTRIES).map(noise).collect();
     gradients.ready("output", &gradient[..ENTRIES / 4])?;
     gradients.ready("input", &gradient[ENTRIES / 4..])?;

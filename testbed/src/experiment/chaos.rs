@@ -42,48 +42,23 @@ impl fmt::Display for When {
     }
 }
 
-/// What is done.
+/// What is done: to a host's link, by the host's number, which is that of its worker, or to a worker, by its rank.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
     /// The host's link goes down; undone, it is mended.
-    Cut {
-        /// The number of the host, which is that of its worker.
-        host: u32,
-    },
+    Cut(u32),
     /// The host's link comes up.
-    Mend {
-        /// The host.
-        host: u32,
-    },
-    /// The host's link gets other properties; undone, it gets back those of the case.
-    Reshape {
-        /// The host.
-        host: u32,
-        /// What changes; nothing for what it was.
-        link: Properties,
-    },
-    /// The worker gets at most a share of one processor's time; undone, what it can use.
-    Slow {
-        /// The worker.
-        rank: u32,
-        /// Above 0 and below 1.
-        share: f64,
-    },
+    Mend(u32),
+    /// These properties of the host's link change, with none to what they were; undone, they are those of the case.
+    Reshape(u32, Properties),
+    /// The worker gets at most a share of one processor's time, above 0 and below 1; undone, what it can use.
+    Slow(u32, f64),
     /// The worker is killed.
-    Kill {
-        /// The worker.
-        rank: u32,
-    },
+    Kill(u32),
     /// The worker is stopped; undone, it goes on.
-    Stop {
-        /// The worker.
-        rank: u32,
-    },
+    Stop(u32),
     /// The worker goes on.
-    Continue {
-        /// The worker.
-        rank: u32,
-    },
+    Continue(u32),
 }
 
 /// Properties of a link by name, as written.
@@ -131,7 +106,7 @@ impl Entry {
         };
         let lasts = self.lasts.as_deref().map(units::duration).transpose().map_err(|e| unread("for", e))?;
         let act = self.act(workers)?;
-        if lasts.is_some() && matches!(act, Act::Mend { .. } | Act::Kill { .. } | Act::Continue { .. }) {
+        if lasts.is_some() && matches!(act, Act::Mend(_) | Act::Kill(_) | Act::Continue(_)) {
             return Err(Problem::Conflict(
                 "'for' goes with cut, reshape, slow and stop; what else is done stays done",
             ));
@@ -169,25 +144,18 @@ impl Entry {
             (Some(found), None) => Err(Problem::Number { key, found, workers }),
             _ => Err(Problem::Conflict(advice)),
         };
-        let host = || {
-            number(
-                "host",
-                self.host,
-                self.rank,
-                "cut, mend and reshape need 'host', the number of one, and no 'rank'",
-            )
-        };
-        let rank = || {
-            number("rank", self.rank, self.host, "slow, kill, stop and continue need 'rank', and no 'host'")
-        };
+        let no_host = "cut, mend and reshape need 'host', the number of one, and no 'rank'";
+        let no_rank = "slow, kill, stop and continue need 'rank', and no 'host'";
+        let host = || number("host", self.host, self.rank, no_host);
+        let rank = || number("rank", self.rank, self.host, no_rank);
         Ok(match self.verb {
-            Verb::Cut => Act::Cut { host: host()? },
-            Verb::Mend => Act::Mend { host: host()? },
-            Verb::Reshape => Act::Reshape { host: host()?, link },
-            Verb::Slow => Act::Slow { rank: rank()?, share },
-            Verb::Kill => Act::Kill { rank: rank()? },
-            Verb::Stop => Act::Stop { rank: rank()? },
-            Verb::Continue => Act::Continue { rank: rank()? },
+            Verb::Cut => Act::Cut(host()?),
+            Verb::Mend => Act::Mend(host()?),
+            Verb::Reshape => Act::Reshape(host()?, link),
+            Verb::Slow => Act::Slow(rank()?, share),
+            Verb::Kill => Act::Kill(rank()?),
+            Verb::Stop => Act::Stop(rank()?),
+            Verb::Continue => Act::Continue(rank()?),
         })
     }
 }
@@ -199,16 +167,16 @@ fn unread(key: &str, source: QuantityError) -> Problem {
 impl Act {
     /// Whether it needs an emulated network.
     pub fn is_of_network(&self) -> bool {
-        matches!(self, Self::Cut { .. } | Self::Mend { .. } | Self::Reshape { .. })
+        matches!(self, Self::Cut(_) | Self::Mend(_) | Self::Reshape(..))
     }
 
     /// What ends it, if it lasts for a while.
     pub fn undone(&self) -> Option<Act> {
         match self {
-            Self::Cut { host } => Some(Self::Mend { host: *host }),
-            Self::Reshape { host, .. } => Some(Self::Reshape { host: *host, link: Properties::new() }),
-            Self::Slow { rank, .. } | Self::Stop { rank } => Some(Self::Continue { rank: *rank }),
-            Self::Mend { .. } | Self::Kill { .. } | Self::Continue { .. } => None,
+            Self::Cut(host) => Some(Self::Mend(*host)),
+            Self::Reshape(host, _) => Some(Self::Reshape(*host, Properties::new())),
+            Self::Slow(rank, _) | Self::Stop(rank) => Some(Self::Continue(*rank)),
+            Self::Mend(_) | Self::Kill(_) | Self::Continue(_) => None,
         }
     }
 }
@@ -217,7 +185,7 @@ impl Act {
 pub fn is_deadly(acts: &[Act]) -> bool {
     acts.iter().enumerate().any(|(i, act)| {
         let undone = act.undone().is_some_and(|end| acts[i..].contains(&end));
-        matches!(act, Act::Kill { .. }) || (matches!(act, Act::Cut { .. } | Act::Stop { .. }) && !undone)
+        matches!(act, Act::Kill(_)) || (matches!(act, Act::Cut(_) | Act::Stop(_)) && !undone)
     })
 }
 
@@ -229,17 +197,17 @@ pub fn of_case<'a>(events: &'a [Event], case: &Case) -> Vec<&'a Event> {
 impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Self::Cut { host } => write!(f, "cut host {host}"),
-            Self::Mend { host } => write!(f, "mend host {host}"),
-            Self::Reshape { host, link } if link.is_empty() => write!(f, "reshape host {host} as it was"),
-            Self::Reshape { host, link } => {
+            Self::Cut(host) => write!(f, "cut host {host}"),
+            Self::Mend(host) => write!(f, "mend host {host}"),
+            Self::Reshape(host, link) if link.is_empty() => write!(f, "reshape host {host} as it was"),
+            Self::Reshape(host, link) => {
                 write!(f, "reshape host {host}")?;
                 link.iter().try_for_each(|(name, text)| write!(f, " {name} {text}"))
             }
-            Self::Slow { rank, share } => write!(f, "slow rank {rank} to {share}"),
-            Self::Kill { rank } => write!(f, "kill rank {rank}"),
-            Self::Stop { rank } => write!(f, "stop rank {rank}"),
-            Self::Continue { rank } => write!(f, "continue rank {rank}"),
+            Self::Slow(rank, share) => write!(f, "slow rank {rank} to {share}"),
+            Self::Kill(rank) => write!(f, "kill rank {rank}"),
+            Self::Stop(rank) => write!(f, "stop rank {rank}"),
+            Self::Continue(rank) => write!(f, "continue rank {rank}"),
         }
     }
 }
@@ -250,17 +218,17 @@ mod tests {
 
     #[test]
     fn only_what_is_not_undone_is_deadly() {
-        let (cut, mend, stop) = (Act::Cut { host: 1 }, Act::Mend { host: 1 }, Act::Stop { rank: 1 });
+        let (cut, mend, stop) = (Act::Cut(1), Act::Mend(1), Act::Stop(1));
         for (acts, deadly) in [
             (vec![], false),
             (vec![cut.clone()], true),
             (vec![cut.clone(), mend.clone()], false),
             (vec![mend.clone(), cut.clone()], true),
-            (vec![cut.clone(), Act::Mend { host: 2 }], true),
+            (vec![cut.clone(), Act::Mend(2)], true),
             (vec![stop.clone()], true),
-            (vec![stop, Act::Continue { rank: 1 }], false),
-            (vec![Act::Kill { rank: 0 }, cut, mend], true),
-            (vec![Act::Slow { rank: 0, share: 0.5 }], false),
+            (vec![stop, Act::Continue(1)], false),
+            (vec![Act::Kill(0), cut, mend], true),
+            (vec![Act::Slow(0, 0.5)], false),
         ] {
             assert_eq!(is_deadly(&acts), deadly, "{acts:?}");
         }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::case::Case;
 use super::chaos::Event;
-use super::havoc::{Applied, Havoc};
+use super::injector::{Applied, Injector};
 use super::options::{self, plain};
 use super::place::Place;
 use super::worker::{self, MARK};
@@ -165,8 +165,8 @@ impl Job {
         let (steps, reported) = mpsc::channel();
         let mut heard = Heard::default();
         let (outcome, applied) = thread::scope(|scope| {
-            let havoc = Havoc::new(events, place, &mark);
-            let havoc = scope.spawn(move || havoc.run(&reported));
+            let injector = Injector::new(events, place, &mark);
+            let injector = scope.spawn(move || injector.run(&reported));
             let outcome = launcher::run(job, |event| {
                 if let Some(Progress { done, of }) = heard.hear(event) {
                     // A step of the job is one of each method.
@@ -175,7 +175,7 @@ impl Job {
                 }
             });
             drop(steps);
-            (outcome, havoc.join().unwrap_or_default())
+            (outcome, injector.join().unwrap_or_default())
         });
         // A starter that was killed may leave processes on other hosts, which would disturb the next job.
         worker::end_all(&mark);
@@ -184,7 +184,7 @@ impl Job {
             (Ok(Outcome { exit_code: launcher::OVER_LIMIT, failure: None }), Some(limit)) => {
                 Err((launcher::OVER_LIMIT.into(), heard.over(limit)))
             }
-            (Ok(outcome), _) => heard.judge(&outcome),
+            (Ok(outcome), _) => heard.check(&outcome),
         };
         Ended { started, seconds: clock.elapsed().as_secs_f64(), printed, applied }
     }
@@ -249,7 +249,7 @@ impl Heard {
         format!("it took longer than its limit of {} s and was ended {steps}{said}", limit.as_secs_f64())
     }
 
-    fn judge(&self, outcome: &Outcome) -> Result<Value, (i32, String)> {
+    fn check(&self, outcome: &Outcome) -> Result<Value, (i32, String)> {
         let code = i32::from(outcome.exit_code);
         if let Some(failure) = &outcome.failure {
             // Without an account of its own, a worker's last line is the best there is.

@@ -8,7 +8,7 @@ mod case;
 mod chaos;
 mod error;
 mod file;
-mod havoc;
+mod injector;
 mod interrupt;
 mod job;
 mod machine;

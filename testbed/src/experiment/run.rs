@@ -57,7 +57,7 @@ pub struct Progress {
     pub rest: Option<Duration>,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Records that were written.

@@ -120,7 +120,7 @@ struct Trials<'a> {
 }
 
 impl Trials<'_> {
-    /// What came of a case, unless that was measured before.
+    /// The outcome of a case, unless that was measured before.
     fn measure(&mut self, program: &OsStr, case: &Case) -> Result<Outcome, Stopped> {
         let jobs = vec![Job::ours(program.as_ref(), std::slice::from_ref(case))];
         let experiment =

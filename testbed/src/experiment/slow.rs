@@ -29,7 +29,7 @@ pub enum Slowed {
     Beat {
         /// Whether it is to end.
         over: Arc<AtomicBool>,
-        /// Who stops and continues it.
+        /// The thread that stops and continues it.
         thread: JoinHandle<()>,
     },
 }

@@ -249,7 +249,7 @@ mod tests {
         };
         refused("x", true, "another run is writing");
         drop(store);
-        // Nothing was measured there yet, so it may be anybody's.
+        // Nothing was measured there yet, so it may belong to another program.
         drop(Store::open(&out, &texts("z"), false).unwrap());
         let mut store = Store::open(&out, &texts("x"), false).unwrap();
         store.append(vec![record(0, 0.5)]).unwrap();

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_is_the_one_told() {
+    fn the_exit_code_is_the_one_reported() {
         for (status, exit_code) in [("ready\n0\n", 0), ("ready\n7\n", 7), ("ready\n255\n", 255)] {
             assert_eq!(supervised("exec sleep 60", status, None).unwrap().exit_code, exit_code);
         }

@@ -22,7 +22,7 @@ impl Network {
 
     /// Has TCP on every host use a congestion control, such as `cubic`, for connections that are made from now on.
     ///
-    /// It is a property of the hosts' routes: a namespace takes as its own setting only what the whole machine allows to everybody.
+    /// It is a property of the hosts' routes: a namespace takes as its own setting only what the whole machine allows to every user.
     ///
     /// # Errors
     /// One that the kernel has not, or a command that fails.

@@ -75,12 +75,8 @@ pub struct Network {
 impl Network {
     /// Makes a network, after one of that name was removed if it is to be replaced. If that fails, nothing is left.
     pub fn up(topology: &Topology, name: &str, replace: bool) -> Result<Self, NetworkError> {
-        Self::up_for(
-            topology,
-            name,
-            replace,
-            Changes { may_delay: topology.delays_or_loses(), ..Changes::default() },
-        )
+        let changes = Changes { may_delay: topology.delays_or_loses(), ..Changes::default() };
+        Self::up_for(topology, name, replace, changes)
     }
 
     /// The same, for a network whose links will change.
@@ -347,7 +343,7 @@ pub struct Changes {
     pub may_delay: bool,
     /// Whether a process of ours carries packets although the kernel has netem: then it is known which are lost.
     pub by_relay: bool,
-    /// Where random numbers start, where a process of ours draws them.
+    /// Where random numbers start, where a process of ours makes them.
     pub seed: u64,
 }
 

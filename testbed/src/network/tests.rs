@@ -200,7 +200,7 @@ fn buckets_fit_their_rates() {
 }
 
 #[test]
-fn tc_understands_what_it_is_told() {
+fn tc_understands_its_arguments() {
     if let Err(reason) = Kernel::offers() {
         gleaner_skips::skip("tbf", reason);
         return;

@@ -37,17 +37,14 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
 /// The time of a step for each method.
 pub fn step_time(id: &'static str, title: &'static str, samples: &[&Sample]) -> Figure {
     let spread = |of_label: &[&Sample], _: &[&Sample]| one(of_label, |s| s.seconds);
-    Figure {
+    Figure::new(
         id,
         title,
-        caption: format!(
-            "From handing over the gradient to holding the update, on the slowest worker. {BARS}"
-        ),
-        shape: Shape::Rows,
-        value: Quantity { name: "time of a step".into(), unit: Unit::Seconds },
-        against: None,
-        panels: panels(&settings(samples, None), spread),
-    }
+        Shape::Rows,
+        ("time of a step", Unit::Seconds),
+        format!("From handing over the gradient to holding the update, on the slowest worker. {BARS}"),
+        panels(&settings(samples, None), spread),
+    )
 }
 
 fn one(samples: &[&Sample], value: impl Fn(&Sample) -> Option<Spread>) -> Vec<Point> {
@@ -55,17 +52,15 @@ fn one(samples: &[&Sample], value: impl Fn(&Sample) -> Option<Spread>) -> Vec<Po
 }
 
 fn split(samples: &[&Sample]) -> Figure {
-    Figure {
-        id: "split",
-        title: "What a step is spent on",
-        caption: "The slowest worker's time: choosing entries (select), waiting for messages (exchange), taking \
-                  them in (merge), and what was spent between these. Means over the turns, so that the parts add up."
-            .into(),
-        shape: Shape::Stacks,
-        value: Quantity { name: "time of a step".into(), unit: Unit::Seconds },
-        against: None,
-        panels: panels(&settings(samples, None), |of_label, _| parts(PARTS, of_label)),
-    }
+    Figure::new(
+        "split",
+        "What a step is spent on",
+        Shape::Stacks,
+        ("time of a step", Unit::Seconds),
+        "The slowest worker's time: choosing entries (select), waiting for messages (exchange), taking \
+         them in (merge), and what was spent between these. Means over the turns, so that the parts add up.",
+        panels(&settings(samples, None), |of_label, _| parts(PARTS, of_label)),
+    )
 }
 
 /// The three parts of a step and the rest of it, by these names.
@@ -100,19 +95,17 @@ pub fn bytes(id: &'static str, samples: &[&Sample]) -> Figure {
         };
         counts.into_iter().flat_map(point).collect()
     };
-    Figure {
+    Figure::new(
         id,
-        title: "Bytes received by a worker in a step",
-        caption: "The worker that receives most. A filled mark is the method's own count, headers of its messages \
-                  included. A hollow diamond is what the host's interface received, where the method had a job for itself: with all headers, acknowledgements, \
-                  and what starting the job took, divided by all steps, those of the warm-up included. Where a setting \
-                  was measured several times, the mark is the median and its bar reaches from the least to the largest."
-            .into(),
-        shape: Shape::Rows,
-        value: Quantity { name: "bytes received in a step".into(), unit: Unit::Bytes },
-        against: None,
-        panels: panels(&settings(samples, None), points),
-    }
+        "Bytes received by a worker in a step",
+        Shape::Rows,
+        ("bytes received in a step", Unit::Bytes),
+        "The worker that receives most. A filled mark is the method's own count, headers of its messages \
+         included. A hollow diamond is what the host's interface received, where the method had a job for itself: with all headers, acknowledgements, \
+         and what starting the job took, divided by all steps, those of the warm-up included. Where a setting \
+         was measured several times, the mark is the median and its bar reaches from the least to the largest.",
+        panels(&settings(samples, None), points),
+    )
 }
 
 /// How many times as fast as the dense ring, or, where there is none, as with the fewest workers.
@@ -139,15 +132,8 @@ pub fn speed_up(id: &'static str, samples: &[&Sample]) -> Figure {
         ("weak scaling efficiency", caption, panels(&settings, points))
     };
     panels.retain(spans);
-    Figure {
-        id,
-        title: "Speed-up against workers",
-        caption,
-        shape: Shape::Lines,
-        value: Quantity { name: name.into(), unit: Unit::None },
-        against: Some(Quantity { name: "workers".into(), unit: Unit::None }),
-        panels,
-    }
+    Figure::new(id, "Speed-up against workers", Shape::Lines, (name, Unit::None), caption, panels)
+        .along("workers", Unit::None)
 }
 
 /// How many times as fast as the dense ring, a row for each of the other methods. `what` is what their time is of.
@@ -156,18 +142,17 @@ pub fn times_the_ring(id: &'static str, title: &'static str, what: &str, samples
         let of_others: Vec<&Sample> = of_label.iter().copied().filter(|s| s.method != REFERENCE).collect();
         one(&of_others, |s| times_the_reference(s, all))
     };
-    Figure {
+    Figure::new(
         id,
         title,
-        caption: format!(
+        Shape::Rows,
+        ("speed-up over the dense ring", Unit::None),
+        format!(
             "The time of {what} of the dense {REFERENCE} divided by the method's, in the same run and turn and with the same seed: above 1 the \
              method is faster. With several turns, the mark is the median of their ratios and its bar reaches from the least to the largest."
         ),
-        shape: Shape::Rows,
-        value: Quantity { name: "speed-up over the dense ring".into(), unit: Unit::None },
-        against: None,
-        panels: panels(&settings(samples, None), points),
-    }
+        panels(&settings(samples, None), points),
+    )
 }
 
 /// The ratio to the reference in the same run, turn, seed and number of workers; none where it was not measured there, or only while
@@ -201,17 +186,17 @@ fn against_density(samples: &[&Sample]) -> Figure {
     let points = |of_label: &[&Sample], _: &[&Sample]| along("density", of_label, |s| s.seconds);
     let mut panels = panels(&settings(samples, Some("density")), points);
     panels.retain(spans);
-    Figure {
-        id: "density",
-        title: "Time of a step against density",
-        caption: format!(
+    Figure::new(
+        "density",
+        "Time of a step against density",
+        Shape::Lines,
+        ("time of a step", Unit::Seconds),
+        format!(
             "A level line is a method whose time does not depend on a density, such as a dense one. {BARS}"
         ),
-        shape: Shape::Lines,
-        value: Quantity { name: "time of a step".into(), unit: Unit::Seconds },
-        against: Some(Quantity { name: "density asked for".into(), unit: Unit::None }),
         panels,
-    }
+    )
+    .along("density asked for", Unit::None)
 }
 
 /// Against the density asked for where that varies, else against workers where these vary, else a row for each method.
@@ -234,16 +219,17 @@ fn delivered(samples: &[&Sample]) -> Figure {
         None => (Shape::Rows, None, rows_of_delivered(&sparse)),
     };
     Figure {
-        id: "delivered",
-        title: "Density delivered",
-        caption: "Entries of an update that are not zero, as a share of all entries. Methods that were asked for all \
-                  entries are left out. Where a setting was measured several times, the mark is the median and its bar reaches \
-                  from the least to the largest."
-            .into(),
-        shape,
-        value: Quantity { name: "density delivered".into(), unit: Unit::None },
         against,
-        panels,
+        ..Figure::new(
+            "delivered",
+            "Density delivered",
+            shape,
+            ("density delivered", Unit::None),
+            "Entries of an update that are not zero, as a share of all entries. Methods that were asked for all \
+             entries are left out. Where a setting was measured several times, the mark is the median and its bar reaches \
+             from the least to the largest.",
+            panels,
+        )
     }
 }
 

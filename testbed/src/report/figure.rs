@@ -145,6 +145,24 @@ impl Point {
 }
 
 impl Figure {
+    /// One whose series go along no axis.
+    pub fn new(
+        id: &'static str,
+        title: &'static str,
+        shape: Shape,
+        (name, unit): (&str, Unit),
+        caption: impl Into<String>,
+        panels: Vec<Panel>,
+    ) -> Self {
+        let value = Quantity { name: name.into(), unit };
+        Self { id, title, caption: caption.into(), shape, value, against: None, panels }
+    }
+
+    /// The same along a quantity.
+    pub fn along(self, name: &str, unit: Unit) -> Self {
+        Self { against: Some(Quantity { name: name.into(), unit }), ..self }
+    }
+
     /// The measurements that it is made of: run and record.
     pub fn sources(&self) -> BTreeSet<(usize, usize)> {
         let points = self.panels.iter().flat_map(|p| &p.series).flat_map(|s| &s.points);

@@ -3,55 +3,48 @@
 use gleaner_algorithms::merging::{self, Line};
 use gleaner_units::written;
 
-use super::figure::{Figure, Panel, Point, Quantity, Series, Shape, Unit, along, by_label, settings, suited};
+use super::figure::{Figure, Panel, Point, Series, Shape, Unit, along, by_label, settings, suited};
 use super::sample::Sample;
 use gleaner_statistics::Spread;
 
 /// So many sizes make a curve.
 const FEWEST: usize = 4;
 
+const SELECTION: &str = "Adding the gradient to the residual and choosing entries, on the slowest worker. Fitted by least squares of \
+     the relative errors: a straight line, and γ n ln n (OMGS-SGD, equation 10, its density within γ).";
+
+const EXCHANGE: &str = "Waiting for messages, on the slowest worker, against what the worker that receives most receives. Fitted by \
+     least squares of the relative errors: α + β times the bytes (OMGS-SGD, equation 11).";
+
 /// Figures of measurements with several numbers of entries; without them they have no panel.
 pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
-    let seconds = |name: &str| Quantity { name: name.into(), unit: Unit::Seconds };
-    vec![
-        Figure {
-            id: "selection-against-entries",
-            title: "Time of a selection against the number of entries",
-            caption: "Adding the gradient to the residual and choosing entries, on the slowest worker. Fitted by least squares of \
-                      the relative errors: a straight line, and γ n ln n (OMGS-SGD, equation 10, its density within γ)."
-                .into(),
-            shape: Shape::Lines,
-            value: seconds("time of a selection"),
-            against: Some(Quantity { name: "entries".into(), unit: Unit::None }),
-            panels: panels(samples, |of_label| {
-                let points = along("params", of_label, |s| s.parts.map(|[select, ..]| Spread::exact(select)));
-                let places = places(&points);
-                let fits = [line(&places), growth(&places)];
-                (points, fits.into_iter().flatten().collect())
-            }),
-        },
-        Figure {
-            id: "exchange-against-bytes",
-            title: "Time of an exchange against the bytes received",
-            caption: "Waiting for messages, on the slowest worker, against what the worker that receives most receives. Fitted by \
-                      least squares of the relative errors: α + β times the bytes (OMGS-SGD, equation 11)."
-                .into(),
-            shape: Shape::Lines,
-            value: seconds("time of an exchange"),
-            against: Some(Quantity { name: "bytes received".into(), unit: Unit::None }),
-            panels: panels(samples, |of_label| {
-                let exchanges = along("params", of_label, |s| s.parts.map(|[_, exchange, _]| Spread::exact(exchange)));
-                let bytes = along("params", of_label, |s| s.bytes.map(Spread::exact));
-                let at = |point: Point| {
-                    let received = bytes.iter().find(|b| b.x == point.x)?.spread.value;
-                    (received > 0.0).then_some(Point { x: Some(received), ..point })
-                };
-                let points: Vec<Point> = exchanges.into_iter().filter_map(at).collect();
-                let fit = line(&places(&points));
-                (points, fit.into_iter().collect())
-            }),
-        },
-    ]
+    let selections = panels(samples, |of_label| {
+        let points = along("params", of_label, |s| s.parts.map(|[select, ..]| Spread::exact(select)));
+        let places = places(&points);
+        let fits = [line(&places), growth(&places)];
+        (points, fits.into_iter().flatten().collect())
+    });
+    let exchanges = panels(samples, |of_label| {
+        let exchanges =
+            along("params", of_label, |s| s.parts.map(|[_, exchange, _]| Spread::exact(exchange)));
+        let bytes = along("params", of_label, |s| s.bytes.map(Spread::exact));
+        let at = |point: Point| {
+            let received = bytes.iter().find(|b| b.x == point.x)?.spread.value;
+            (received > 0.0).then_some(Point { x: Some(received), ..point })
+        };
+        let points: Vec<Point> = exchanges.into_iter().filter_map(at).collect();
+        let fit = line(&places(&points));
+        (points, fit.into_iter().collect())
+    });
+    let figure = |id, title, name: &str, caption: &str, panels| {
+        Figure::new(id, title, Shape::Lines, (name, Unit::Seconds), caption, panels)
+    };
+    let [select, exchange] = ["time of a selection", "time of an exchange"];
+    let title = "Time of a selection against the number of entries";
+    let selection = figure("selection-against-entries", title, select, SELECTION, selections);
+    let title = "Time of an exchange against the bytes received";
+    let exchange = figure("exchange-against-bytes", title, exchange, EXCHANGE, exchanges);
+    vec![selection.along("entries", Unit::None), exchange.along("bytes received", Unit::None)]
 }
 
 /// A panel for each setting with enough sizes: of each label what was measured, and what was fitted to it.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::figure::{Figure, Point, Quantity, Shape, Unit, panels, settings};
+use super::figure::{Figure, Point, Shape, Unit, panels, settings};
 use super::sample::Sample;
 use gleaner_statistics::Spread;
 
@@ -88,14 +88,15 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
             |m| m.best_step,
         ),
     ];
-    let figure = |(id, title, (name, unit), caption, metric): (_, _, (&str, Unit), &str, Metric)| Figure {
-        id,
-        title,
-        caption: format!("{caption} Means over seeds and turns; bars reach from the least to the largest."),
-        shape: Shape::Rows,
-        value: Quantity { name: name.into(), unit },
-        against: None,
-        panels: panels(&settings(samples, None), |of_label, _| point(of_label, metric).into_iter().collect()),
+    let figure = |(id, title, (name, unit), caption, metric): (_, _, (&str, Unit), &str, Metric)| {
+        Figure::new(
+            id,
+            title,
+            Shape::Rows,
+            (name, unit),
+            format!("{caption} Means over seeds and turns; bars reach from the least to the largest."),
+            panels(&settings(samples, None), |of_label, _| point(of_label, metric).into_iter().collect()),
+        )
     };
     all.into_iter().map(figure).collect()
 }

@@ -1,7 +1,7 @@
 //! Figures of regressions on sparse data, epoch by epoch.
 
 use super::exchange;
-use super::figure::{Figure, Point, Quantity, Shape, Unit, panels, settings};
+use super::figure::{Figure, Point, Shape, Unit, panels, settings};
 use super::sample::Sample;
 use gleaner_statistics::Spread;
 
@@ -33,15 +33,13 @@ fn split(samples: &[&Sample]) -> Figure {
         let point = |(part, name)| Some(Point { part: Some(name), ..Point::of(None, mean(part)?, of_label) });
         [(0, "computing"), (1, "communication")].into_iter().filter_map(point).collect()
     };
-    Figure {
-        id: "epoch-split",
-        title: "What an epoch is spent on",
-        caption: "Communication is what a worker spends on handing its gradients over and waiting for their sums, the mean over the workers; \
-                  computing is the rest of the slowest worker's epoch. Means over the epochs and turns."
-            .into(),
-        shape: Shape::Stacks,
-        value: Quantity { name: "time of an epoch".into(), unit: Unit::Seconds },
-        against: None,
-        panels: panels(&settings(samples, None), points),
-    }
+    Figure::new(
+        "epoch-split",
+        "What an epoch is spent on",
+        Shape::Stacks,
+        ("time of an epoch", Unit::Seconds),
+        "Communication is what a worker spends on handing its gradients over and waiting for their sums, the mean over the workers; \
+         computing is the rest of the slowest worker's epoch. Means over the epochs and turns.",
+        panels(&settings(samples, None), points),
+    )
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::exchange;
-use super::figure::{Figure, Panel, Point, Quantity, Series, Shape, Unit, by_label, panels, settings};
+use super::figure::{Figure, Panel, Point, Series, Shape, Unit, by_label, panels, settings};
 use super::sample::{Evaluation, Sample};
 use gleaner_statistics::Spread;
 use gleaner_units::written;
@@ -13,7 +13,7 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
     let mut step = exchange::step_time("training-step-time", "Time of a training step", samples);
     step.caption =
         "The whole training divided by its steps, evaluations included. Where a setting was measured \
-                    several times, the mark is the median and its bar reaches from the least to the largest."
+         several times, the mark is the median and its bar reaches from the least to the largest."
             .into();
     let mut speed_up = exchange::speed_up("training-speed-up", samples);
     speed_up.title = "Speed-up of training against workers";
@@ -43,18 +43,16 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
 /// OMGS-SGD's Fig. 4. Its selection stalls the backward pass; here it runs beside it, or within it where cores are shared.
 fn breakdown(samples: &[&Sample]) -> Figure {
     let names = ["forward", "backward", "exposed", "between"];
-    Figure {
-        id: "iteration",
-        title: "What an iteration is spent on",
-        caption: "The worker that waited least, for which all others waited: the forward pass, the backward pass, in which gradients \
-                  are exchanged as well, what the exchange takes after it (exposed), and what was spent between these or waiting for \
-                  other workers to begin. Medians over the steps, means over seeds and turns."
-            .into(),
-        shape: Shape::Stacks,
-        value: Quantity { name: "time of an iteration".into(), unit: Unit::Seconds },
-        against: None,
-        panels: panels(&settings(samples, None), |of_label, _| exchange::parts(names, of_label)),
-    }
+    Figure::new(
+        "iteration",
+        "What an iteration is spent on",
+        Shape::Stacks,
+        ("time of an iteration", Unit::Seconds),
+        "The worker that waited least, for which all others waited: the forward pass, the backward pass, in which gradients \
+         are exchanged as well, what the exchange takes after it (exposed), and what was spent between these or waiting for \
+         other workers to begin. Medians over the steps, means over seeds and turns.",
+        panels(&settings(samples, None), |of_label, _| exchange::parts(names, of_label)),
+    )
 }
 
 const SEEDS: &str = "Means over seeds and turns at the same step, on both axes; the band reaches from the least to the largest.";
@@ -101,18 +99,18 @@ fn curve(
     samples: &[&Sample],
     along: Along,
 ) -> Figure {
-    let mut figure = Figure {
+    let mut figure = Figure::new(
         id,
         title,
+        Shape::Lines,
+        (name, Unit::None),
         caption,
-        shape: Shape::Lines,
-        value: Quantity { name: name.into(), unit: Unit::None },
-        against: Some(Quantity { name: along.name.into(), unit: along.unit }),
-        panels: panels(&settings(samples, None), |of_label, _| {
+        panels(&settings(samples, None), |of_label, _| {
             let point = |s: &Stage<'_>| Point::of(Some(s.at.value), s.value, &s.from);
             stages(of_label, along.at, value).iter().map(point).collect()
         }),
-    };
+    )
+    .along(along.name, along.unit);
     figure.panels.retain(|panel| panel.series.iter().any(|series| !series.points.is_empty()));
     figure
 }
@@ -150,18 +148,16 @@ fn reached(samples: &[&Sample]) -> Figure {
             break;
         }
     }
-    Figure {
-        id: "time-to-target",
-        title: "Time until what all reach",
-        caption: "The time of training until the mean over seeds and turns is, for the first time, as good as the worst method's \
-                  best, so that every method reaches it. The bar reaches from the least to the largest time of a training \
-                  up to that evaluation."
-            .into(),
-        shape: Shape::Rows,
-        value: Quantity { name: "time of training".into(), unit: Unit::Seconds },
-        against: None,
+    Figure::new(
+        "time-to-target",
+        "Time until what all reach",
+        Shape::Rows,
+        ("time of training", Unit::Seconds),
+        "The time of training until the mean over seeds and turns is, for the first time, as good as the worst method's \
+         best, so that every method reaches it. The bar reaches from the least to the largest time of a training \
+         up to that evaluation.",
         panels,
-    }
+    )
 }
 
 /// What a training came to, against what its steps cost in bytes: a line for each method, along densities, and along the number at the
@@ -195,18 +191,12 @@ fn frontier(
             panels.push(Panel { setting, series });
         }
     }
-    Figure {
-        id,
-        title: "Loss against bytes of a step",
-        caption: format!(
-            "The {name} of a whole training against what the worker that receives most receives in a step; lower and further to the left is \
-             better. A line goes along densities, or along the number at the end of a name. {SEEDS}"
-        ),
-        shape: Shape::Lines,
-        value: Quantity { name: name.into(), unit: Unit::None },
-        against: Some(Quantity { name: "received in a step".into(), unit: Unit::Bytes }),
-        panels,
-    }
+    let caption = format!(
+        "The {name} of a whole training against what the worker that receives most receives in a step; lower and further to the left is \
+         better. A line goes along densities, or along the number at the end of a name. {SEEDS}"
+    );
+    Figure::new(id, "Loss against bytes of a step", Shape::Lines, (name, Unit::None), caption, panels)
+        .along("received in a step", Unit::Bytes)
 }
 
 /// A label without the number that it ends with, after a slash or a hyphen.
@@ -232,18 +222,13 @@ fn delivered(samples: &[&Sample]) -> Figure {
         };
         steps.into_iter().filter_map(point).collect()
     };
-    Figure {
-        id: "delivered-in-training",
-        title: "Density delivered in training",
-        caption: "Entries of an update that are not zero, as a share of all entries: means over the steps from one evaluation to \
-                  the next, and over seeds and turns; the band reaches from the least to the largest. Methods that were asked for \
-                  all entries are left out."
-            .into(),
-        shape: Shape::Lines,
-        value: Quantity { name: "density delivered".into(), unit: Unit::None },
-        against: Some(Quantity { name: "steps".into(), unit: Unit::None }),
-        panels: panels(&settings(&sparse, None), points),
-    }
+    let caption = "Entries of an update that are not zero, as a share of all entries: means over the steps from one evaluation to \
+                   the next, and over seeds and turns; the band reaches from the least to the largest. Methods that were asked for \
+                   all entries are left out.";
+    let (id, title, panels) =
+        ("delivered-in-training", "Density delivered in training", panels(&settings(&sparse, None), points));
+    Figure::new(id, title, Shape::Lines, ("density delivered", Unit::None), caption, panels)
+        .along("steps", Unit::None)
 }
 
 /// The trainings of a method after as many steps.

@@ -67,7 +67,7 @@ pub enum LengthsError {
     Waits {
         /// The method.
         method: &'static str,
-        /// Who waits.
+        /// The rank that waits.
         rank: usize,
     },
 }

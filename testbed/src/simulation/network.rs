@@ -73,7 +73,7 @@ impl Network {
         }
     }
 
-    /// Whether anything is drawn at random: who begins first on shared cores, or what is lost.
+    /// Whether anything is sampled at random: who begins first on shared cores, or what is lost.
     pub fn draws(&self) -> bool {
         self.pools.len() < self.hosts.len() || self.links.iter().any(|link| link.loss > 0.0)
     }

@@ -1,6 +1,6 @@
 //! How far the choices of workers lie in the same places: a model with two numbers, fitted to gradients.
 //!
-//! A share φ of a worker's k entries is chosen by all workers. The others are drawn at random, by each worker for itself, from a
+//! A share φ of a worker's k entries is chosen by all workers. The others are sampled at random, by each worker for itself, from a
 //! share σ of all entries. So m workers together choose, in a block of `len` entries with S = σ · len,
 //!
 //! > φk + S · (1 − (1 − (1 − φ)k/S)^m)
@@ -18,7 +18,7 @@ use super::executed::Source;
 pub struct Overlap {
     /// φ: the share of a choice that all workers make, from 0 to 1.
     pub shared: f64,
-    /// σ: the share of all entries that the others are drawn from, above 0 and at most 1.
+    /// σ: the share of all entries that the others are sampled from, above 0 and at most 1.
     pub support: f64,
 }
 

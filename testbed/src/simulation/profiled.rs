@@ -147,7 +147,7 @@ impl Worker {
         for gradient in gradients {
             let done = self.step(gradient, Record::new(cores), mailbox);
             let ends = !matches!(done, Ok(Some(_)));
-            // Who asked may have given up because of another worker.
+            // The caller may have given up because of another worker.
             if reports.send(done).is_err() || ends {
                 return;
             }

@@ -24,7 +24,7 @@ pub struct Served {
     pub servers: usize,
     /// Steps of each worker.
     pub steps: u64,
-    /// Which layers are important, under OSP, where no gradients say it: drawn anew for each step from this seed.
+    /// Which layers are important, under OSP, where no gradients say it: sampled anew for each step from this seed.
     pub seed: u64,
 }
 
@@ -103,7 +103,7 @@ pub fn served(job: &Served, synchrony: &dyn Synchrony) -> Result<Course, PolicyE
             latency: Duration::from_secs_f64(job.latency),
             ..Cluster::default()
         };
-        // Everybody waits for the slowest, so what travels may take as long as its pass.
+        // All workers wait for the slowest, so what travels may take as long as its pass.
         let pass = Duration::from_secs_f64(job.passes.iter().copied().fold(0.0, f64::max));
         let allowed = osp::most(model, pass, |entries| cluster.seconds(ENTRY * entries as f64));
         match osp.budget {

@@ -28,7 +28,7 @@ impl Default for Subnet {
 }
 
 impl Subnet {
-    /// How many hosts it has addresses for: all but the first and the last, which mean the network and everybody.
+    /// How many hosts it has addresses for: all but the first and the last, which are the network and broadcast addresses.
     pub fn hosts(self) -> usize {
         (1 << (32 - self.prefix)) - 2
     }

@@ -39,7 +39,7 @@ fn bytes_and_rounds_are_those_of_the_interpreter() {
     }
 }
 
-/// Profiled bags are the same bags: what is sent, in how many rounds, and what comes of it. All of their work has a time.
+/// Profiled bags are the same bags: what is sent, in how many rounds, and the result. All of their work has a time.
 #[test]
 fn timed_bags_are_real_bags() {
     for workers in [1u32, 3, 8] {
@@ -60,7 +60,7 @@ fn timed_bags_are_real_bags() {
                 assert_eq!((timed.rounds, timed.messages()), (real.rounds, real.messages()), "{method}");
                 assert_eq!(timed.delivered, real.delivered, "{method}");
             }
-            // Two work at a time, or one, and nobody's clock runs while it waits.
+            // Two work at a time, or one, and no clock runs while its worker waits.
             let clock = Instant::now();
             let alone = Workload::Profiled { steps: steps(4), at_once: 1 };
             let alone = traces(&method, (workers, n), alone, &gradient).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{LINK, carried, close, methods, seconds, star};
 
-/// The α-β model is a lower bound: nobody receives faster than its link, and each message takes a latency and its transfer
+/// The α-β model is a lower bound: no worker receives faster than its link, and each message takes a latency and its transfer
 /// before what waits for it.
 #[test]
 fn no_step_is_faster_than_latency_and_bandwidth_allow() {
@@ -22,7 +22,7 @@ fn no_step_is_faster_than_latency_and_bandwidth_allow() {
     }
 }
 
-/// Where links take no time and nobody shares a core, only chains of computation are left: never shorter than the longest
+/// Where links take no time and no core is shared, only chains of computation are left: never shorter than the longest
 /// worker's own, never longer than all work in a row.
 #[test]
 fn an_infinite_network_leaves_the_longest_chain() {
@@ -38,7 +38,7 @@ fn an_infinite_network_leaves_the_longest_chain() {
     }
 }
 
-/// The longest chain of work and messages where nobody shares anything, computed without events.
+/// The longest chain of work and messages where nothing is shared, computed without events.
 fn chain(trace: &Trace, machine: &Machine, link: Link) -> f64 {
     let workers = trace.workers.len();
     let mut times = vec![0.0f64; workers];
@@ -86,7 +86,7 @@ fn worse_is_not_faster() {
             ];
             for (name, network) in worse {
                 let taken = seconds(&trace, &machine, &network);
-                // Who comes first at a link may change with what comes before: an anomaly, and a small one.
+                // The order at a link may change with what comes before: an anomaly, and a small one.
                 assert!(taken >= 0.98 * best, "{method}, {name}: {taken} after {best}");
             }
         }

@@ -8,17 +8,12 @@ mod links;
 mod processors;
 
 use gleaner_algorithms::Method;
+use gleaner_statistics::random;
 use gleaner_testbed::simulation::{Link, Machine, Network, Op, Steps, Trace, Workload, replay, traces};
 
 /// Heavy-tailed, partly shared between the ranks, another one in each step.
 fn gradient(rank: u32, step: u64, entries: &mut [f32]) {
-    let of = |seed: u64, i: usize| {
-        let mut x = (seed << 40 ^ i as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let uniform = ((x ^ (x >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0;
-        uniform * uniform * uniform
-    };
+    let of = |seed: u64, i: usize| random::symmetric(random::at(seed << 40, i as u64 + 1)).powi(3);
     let own = 2 * (step * 1000 + u64::from(rank)) + 1;
     entries.iter_mut().enumerate().for_each(|(i, entry)| *entry = of(2 * step, i) + of(own, i));
 }

@@ -82,7 +82,7 @@ fn workers_of_a_machine_begin_one_after_the_other() {
     let machine = Machine { quantum: 1000.0, ..Machine::infinite() };
     let link = Link { rate: f64::INFINITY, burst: 0.0, latency: 0.0, loss: 0.0 };
     let ring = carried(&Method::ring(), 5, 5000).remove(0);
-    // What takes no time keeps nobody waiting.
+    // What takes no time keeps no worker waiting.
     assert_eq!(seconds(&ring, &machine, &Network::star(5, link, 2.0, true)), 0.0);
     let compute = Op::Work(Part::Select, Work::Took(1.0));
     let trace = Trace { workers: vec![vec![compute]; 5], ..Trace::default() };
@@ -102,7 +102,7 @@ fn workers_of_a_machine_begin_one_after_the_other() {
 
 /// A straggler's step takes as much longer as the straggler computes longer, at least.
 #[test]
-fn everybody_waits_for_a_straggler() {
+fn all_wait_for_a_straggler() {
     let machine = Machine::default();
     for method in methods(4, 20_000, 0.02) {
         let trace = carried(&method, 4, 20_000).remove(0);
@@ -110,7 +110,7 @@ fn everybody_waits_for_a_straggler() {
         network.hosts[1].slow = 10.0;
         let replayed = replay(&trace, &machine, &network, false);
         assert!(replayed.workers[1].seconds >= 10.0 * work(&trace, 1, &machine) * (1.0 - 1e-9), "{method}");
-        // It contributes to every sum, so nobody is done before it has read its own gradient.
+        // It contributes to every sum, so no worker is done before it has read its own gradient.
         let read = 10.0 * machine.accumulate * 20_000.0 * 1e-9;
         assert!(replayed.workers.iter().all(|worker| worker.seconds >= read), "{method}");
     }

@@ -144,7 +144,7 @@ async fn other(shared: &Shared) -> Result<Agreed, JoinError> {
         Err(OpenError::Refused { reason: sentence, .. }) => return Err(JoinError::Failed { sentence }),
         agreed => agreed,
     };
-    let agreement = timeout_at(until, verdict(&mut *control, agreed.as_ref().err())).await;
+    let agreement = timeout_at(until, admission(&mut *control, agreed.as_ref().err())).await;
     match (agreement, agreed) {
         (Ok(Err(OpenError::Refused { reason: sentence, .. })), _) => Err(JoinError::Failed { sentence }),
         (_, Err(error)) | (Ok(Err(error)), _) => Err(unlinked(shared, HOST, error)),
@@ -157,7 +157,7 @@ async fn other(shared: &Shared) -> Result<Agreed, JoinError> {
 }
 
 /// What rank 0 sends to all. A worker without a link to it says so first.
-async fn verdict(control: &mut dyn Link, failed: Option<&OpenError>) -> Result<(), OpenError> {
+async fn admission(control: &mut dyn Link, failed: Option<&OpenError>) -> Result<(), OpenError> {
     if let Some(error) = failed {
         say(control, &Negotiation::Refused(error.to_string())).await?;
     }

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection: the holder of exactly the key that the peer named over its sealed link of TCP. Keys are
+//! Authentication of the other end of a connection: it holds exactly the key that the peer named over its sealed link of TCP. Keys are
 //! made for the session, and stand in no certificate (RFC 7250).
 
 use std::fmt;

@@ -220,7 +220,7 @@ async fn connect(shared: Arc<Shared>, driver: Weak<Driver>, mut reopened: Unboun
 async fn open(shared: Arc<Shared>, driver: Weak<Driver>, mut control: Box<dyn Link>) {
     let peer = control.peer();
     let agreed = agree(&shared, &mut *control).await;
-    // Who has dropped the network needs no link.
+    // A dropped network needs no link.
     let Some(driver) = driver.upgrade() else { return };
     let agreed = match agreed {
         Ok(connection) => {

@@ -32,7 +32,7 @@ const MOST_HELD: usize = 256;
 /// Datagrams of the longest that the system sends at once: all together are a packet of at most 64 KiB, with its headers.
 const TOGETHER: usize = (u16::MAX as usize - 64) / LONGEST as usize;
 
-/// Who can make datagrams that are read.
+/// The key of datagrams: only those of its holders are read.
 #[derive(Clone)]
 pub(super) struct DatagramKey(hmac::Key);
 

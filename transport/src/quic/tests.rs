@@ -171,7 +171,7 @@ async fn garbage_at_the_ports_changes_nothing() {
 #[tokio::test]
 async fn a_connection_comes_about_between_the_two_keys_that_were_offered_and_no_others() {
     let keys: [Keys; 3] = std::array::from_fn(|_| Keys::new().unwrap());
-    // Who dials, whom it means; who answers, whom that means.
+    // The dialler, the peer that it expects; the acceptor, the peer that it expects.
     for ([dialler, meant, acceptor, expected], is_up) in
         [([0, 1, 1, 0], true), ([0, 2, 1, 0], false), ([0, 1, 1, 2], false), ([0, 1, 2, 0], false)]
     {
@@ -253,7 +253,7 @@ async fn what_is_no_message_is_damage_and_the_peer_is_still_heard_of() {
 }
 
 #[tokio::test]
-async fn a_peer_whose_process_ends_is_told_at_once_after_what_it_said() {
+async fn a_peer_whose_process_ends_is_reported_at_once_after_what_it_said() {
     let (mut link, raw, control, _endpoints) = half().await;
     let mut stream = raw.open_uni().await.unwrap();
     let message = Message { tag: Tag(5), payload: vec![1; 3000].into() };
@@ -269,7 +269,7 @@ async fn a_peer_whose_process_ends_is_told_at_once_after_what_it_said() {
 
 /// A worker that is reached by TCP and by no datagram.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_way_that_takes_no_datagrams_is_told_to_both_sides_with_both_names() {
+async fn a_way_that_takes_no_datagrams_is_reported_to_both_sides_with_both_names() {
     let mut configs = configs(2, Duration::from_secs(2)).into_iter();
     let zero = tokio::spawn(join(configs.next().unwrap()));
     let mut one = tcp::meet(configs.next().unwrap(), Transport::Quic).await.unwrap();

@@ -23,13 +23,13 @@ const PENDING: usize = 256;
 /// How long the hello of one may take while others wait for its place. A worker sends it as soon as it is connected, so
 /// that up to 256 / 50 ms = 5,000 connections a second that say nothing keep none out.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Authenticated callers that may wait for their verdict.
+/// Authenticated callers that may wait for their admission.
 const WAITING: usize = 64;
 
 /// A connection has come in.
 #[derive(Debug)]
 pub(super) enum Caller {
-    /// A holder of the secret, who waits for the verdict.
+    /// A holder of the secret, who waits for the admission.
     Member(Member),
     /// A connection that was refused, without an answer.
     Unauthenticated {
@@ -47,7 +47,7 @@ pub(super) struct Acceptor {
     pub(super) port: u16,
     /// The address of which it is a port: that of one interface, or of all.
     pub(super) ip: IpAddr,
-    /// Who came.
+    /// The peer that came.
     callers: mpsc::Receiver<Caller>,
     known: Arc<Known>,
     /// One task, which ends when this is dropped, or in a panic: that is what it returns.
@@ -89,7 +89,7 @@ impl Acceptor {
         Ok(Acceptor { port: at.port(), ip: at.ip(), callers, known, task })
     }
 
-    /// Who comes next.
+    /// The next caller.
     ///
     /// # Errors
     /// What a panic said: no connection can come any more.
@@ -103,7 +103,7 @@ impl Acceptor {
         }
     }
 
-    /// Who has come already.
+    /// A caller that has come already, if there is one.
     pub(super) fn come(&mut self) -> Option<Caller> {
         self.callers.try_recv().ok()
     }
@@ -224,7 +224,7 @@ mod tests {
 
     /// A caller whose proof panics: the owner of the port gets what the panic said.
     #[tokio::test]
-    async fn a_panic_behind_the_door_is_told() {
+    async fn a_panic_in_the_acceptor_is_reported() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, callers) = mpsc::channel(WAITING);

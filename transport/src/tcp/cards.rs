@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::handshake::{HandshakeError, Identity, Member, greet};
 use super::rendezvous::read_frame;
 use super::stream::prepare;
-use super::wire::{ASK, Asked, Card, Cards, MAX_ASKED, Place, Verdict, WireError, frame};
+use super::wire::{ASK, Admission, Asked, Card, Cards, MAX_ASKED, Place, WireError, frame};
 use crate::{MAX_PAYLOAD, OpenError, Peer};
 
 /// How many peers behind each are known to it from the beginning. When rank 0 is gone, there is no one to ask where others are.
@@ -59,7 +59,7 @@ impl Known {
 /// Rank 0's part. A worker that asks for cards that do not exist is sent fewer.
 pub(super) async fn show(mut member: Member, us: &Identity, cards: &[Vec<u8>]) -> Result<(), HandshakeError> {
     let show = async {
-        member.answer(us, &Verdict::Welcome).await?;
+        member.answer(us, &Admission::Welcome).await?;
         let asked = Asked::decode(&read_frame(&mut member.stream, 4 * MAX_ASKED).await?)
             .map_err(std::io::Error::other)?;
         let found = asked.0.iter().filter_map(|peer| cards.get(peer.0 as usize).cloned()).collect();
@@ -79,11 +79,11 @@ pub(super) async fn ask(
     let connected = timeout(us.timeout, TcpStream::connect(zero)).await.map_err(slow)?;
     let socket = connected.map_err(HandshakeError::Connect)?;
     prepare(&socket);
-    let (verdict, mut stream) = greet(socket, us, Peer(0), ASK, 0).await?;
-    match verdict {
-        Verdict::Welcome => {}
-        Verdict::Busy => return Err(HandshakeError::Cut),
-        Verdict::Refused(sentence) => return Err(HandshakeError::Io(std::io::Error::other(sentence))),
+    let (admission, mut stream) = greet(socket, us, Peer(0), ASK, 0).await?;
+    match admission {
+        Admission::Welcome => {}
+        Admission::Busy => return Err(HandshakeError::Cut),
+        Admission::Refused(sentence) => return Err(HandshakeError::Io(std::io::Error::other(sentence))),
     }
     let ask = async {
         let asked = frame(&Asked(peers.to_vec()).encode());

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_host_lacks_is_told_from_what_others_do() {
+    fn what_this_host_lacks_is_distinguished_from_what_others_do() {
         // Of Linux: EMFILE, ENFILE, ENOBUFS, ENOMEM, EADDRNOTAVAIL; EHOSTUNREACH, ENETUNREACH, ETIMEDOUT; ECONNREFUSED.
         for (numbers, cause) in [
             (&[24, 23, 105, 12, 99][..], Cause::Here),

@@ -13,7 +13,7 @@ pub enum JoinError {
         "{peer} cannot join a job of {workers} workers: ranks are numbered from 0 to one less than the workers"
     )]
     Impossible {
-        /// Who it should be.
+        /// The peer that it should be.
         peer: Peer,
         /// How many workers there should be.
         workers: u32,
@@ -64,7 +64,7 @@ pub enum JoinError {
     /// This host did not give what a transport takes.
     #[error("{peer} could not {what} for the transport {transport}: {reason}")]
     Setup {
-        /// Who we are.
+        /// This worker.
         peer: Peer,
         /// What carries links.
         transport: Transport,
@@ -78,7 +78,7 @@ pub enum JoinError {
         "{peer} and {other} have found each other, and no link of the transport {transport} between them came about: {error}"
     )]
     Unlinked {
-        /// Who we are.
+        /// This worker.
         peer: Peer,
         /// To whom there is no link.
         other: Peer,
@@ -114,7 +114,7 @@ pub enum JoinError {
          rank 0 was started, that the address is its own, and that no firewall stands in between"
     )]
     Unreachable {
-        /// Who could not.
+        /// The peer that could not.
         peer: Peer,
         /// The rendezvous address.
         address: String,
@@ -126,7 +126,7 @@ pub enum JoinError {
     /// Someone answered, and the handshake failed.
     #[error("{peer} connected to {address}, but the handshake failed: {reason}")]
     Handshake {
-        /// Who tried.
+        /// The peer that tried.
         peer: Peer,
         /// The rendezvous address.
         address: String,
@@ -136,7 +136,7 @@ pub enum JoinError {
     /// Peer 0 knows us and said no.
     #[error("rank 0 at {address} refused {peer}: {sentence}")]
     Refused {
-        /// Who was refused.
+        /// The peer that was refused.
         peer: Peer,
         /// The rendezvous address.
         address: String,
@@ -153,7 +153,7 @@ pub enum JoinError {
         waited: Duration,
         /// How many workers the job has.
         workers: u32,
-        /// Who did not come.
+        /// The peers that did not come.
         missing: Vec<Peer>,
         /// The same, in words.
         named: String,
@@ -181,7 +181,7 @@ pub enum JoinError {
          or free ports and memory"
     )]
     Local {
-        /// Who we are.
+        /// This worker.
         peer: Peer,
         /// The rendezvous address.
         address: String,
@@ -200,7 +200,7 @@ pub enum JoinError {
          says why", workers - 1
     )]
     Left {
-        /// Who left.
+        /// The peer that left.
         peer: Peer,
         /// Where it called from.
         address: String,

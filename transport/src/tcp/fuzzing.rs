@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use super::handshake::{self, Greeted, HandshakeError, Identity, Member};
 use super::heard::Heard;
-use super::wire::{self, Asked, Card, Cards, Challenge, HEADER, HELLO, Header, Hello, Outcome, Verdict};
+use super::wire::{self, Admission, Asked, Card, Cards, Challenge, HEADER, HELLO, Header, Hello, Outcome};
 use crate::seal::{HEAD, KEY, Opener};
 use crate::{MAX_PAYLOAD, Message, Peer, Secret, Tag, Transport};
 
@@ -23,9 +23,9 @@ pub fn decode(bytes: &[u8]) {
         0 => again(bytes, Hello::decode, |hello| hello.encode().to_vec()),
         1 => again(bytes, Challenge::decode, |challenge| challenge.encode().to_vec()),
         // Three bytes of a sentence become one sign where they are not UTF-8, so it may become too long to be written whole.
-        2 => again(bytes.get(..600).unwrap_or(bytes), Verdict::decode, |verdict| match verdict {
-            Verdict::Refused(sentence) if sentence.len() > wire::MAX_SENTENCE => bytes.to_vec(),
-            verdict => verdict.encode(),
+        2 => again(bytes.get(..600).unwrap_or(bytes), Admission::decode, |admission| match admission {
+            Admission::Refused(sentence) if sentence.len() > wire::MAX_SENTENCE => bytes.to_vec(),
+            admission => admission.encode(),
         }),
         3 => again(bytes, Card::decode, Card::encode),
         4 => again(bytes, Outcome::decode, Outcome::encode),
@@ -179,8 +179,8 @@ async fn member_calls(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
     let acceptor = async {
         if let (_, Ok(mut member)) = accept(here).await {
             let us = identity(0);
-            let verdict = member.misfit(&us).map_or(Verdict::Welcome, Verdict::Refused);
-            let _ = member.answer(&us, &verdict).await;
+            let admission = member.misfit(&us).map_or(Admission::Welcome, Admission::Refused);
+            let _ = member.answer(&us, &admission).await;
         }
     };
     tokio::join!(caller, acceptor);
@@ -190,14 +190,14 @@ async fn unauthenticated_answers(here: TcpStream, mut there: TcpStream, bytes: &
     there.write_all(bytes).await.expect("room for a short text");
     there.shutdown().await.expect("an end");
     let spoken = handshake::speak(here, &identity(1).key, &claims(), &[]).await;
-    spoken.expect_err("an unauthenticated peer has no verdict");
+    spoken.expect_err("an unauthenticated peer has no admission");
 }
 
 async fn member_answers(here: TcpStream, there: TcpStream, bytes: &[u8]) {
     let dialler = async { drop(handshake::speak(here, &identity(1).key, &claims(), &[]).await) };
     let acceptor = async {
         if let (_, Ok(mut member)) = accept(there).await {
-            // A verdict that no worker of this version sends.
+            // An admission that no worker of this version sends.
             let _ = member.stream.write_all(bytes).await;
             let _ = member.stream.flush().await;
         }

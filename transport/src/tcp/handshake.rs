@@ -1,4 +1,4 @@
-//! Who is there? Four messages by which both ends of a connection learn that the other holds the job's key, in this
+//! Four messages by which both ends of a connection learn that the other holds the job's key, in this
 //! connection and now, and agree on keys for it. Their bytes are described in the module's documentation, `tcp`.
 
 use std::io;
@@ -15,7 +15,7 @@ use super::heard::Heard;
 use super::rendezvous::read_frame;
 use super::stream::{LinkId, Stream};
 use super::wire::{
-    ADD, CHALLENGE, Challenge, HELLO, Hello, JOIN, MAGIC, NOISE, TAKEN, VERDICT, VERSION, Verdict, frame,
+    ADD, ADMISSION, Admission, CHALLENGE, Challenge, HELLO, Hello, JOIN, MAGIC, NOISE, TAKEN, VERSION, frame,
 };
 use crate::secret::JobKey;
 use crate::{MAX_CARD, Peer, Transport};
@@ -26,7 +26,7 @@ const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
 /// What the dialler seals first, so that the acceptor knows that it is there now.
 const PROOF: &[u8] = b"gleaner proof";
 
-/// Who we are to others.
+/// This worker, as others see it.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) peer: Peer,
@@ -71,7 +71,7 @@ impl Identity {
     }
 }
 
-/// A handshake came to no verdict.
+/// A handshake came to no admission.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error(
@@ -164,7 +164,7 @@ pub(super) async fn greet(
     to: Peer,
     purpose: u32,
     port: u16,
-) -> Result<(Verdict, Stream), HandshakeError> {
+) -> Result<(Admission, Stream), HandshakeError> {
     introduce(socket, us, &us.hello(to, purpose, port), &us.card).await
 }
 
@@ -175,7 +175,7 @@ pub(super) async fn add(
     to: Peer,
     link: LinkId,
     number: u8,
-) -> Result<(Verdict, Stream), HandshakeError> {
+) -> Result<(Admission, Stream), HandshakeError> {
     introduce(socket, us, &Hello { socket: number, ..us.hello(to, ADD, 0) }, &link).await
 }
 
@@ -184,14 +184,14 @@ async fn introduce(
     us: &Identity,
     hello: &Hello,
     card: &[u8],
-) -> Result<(Verdict, Stream), HandshakeError> {
+) -> Result<(Admission, Stream), HandshakeError> {
     let slow = |_| HandshakeError::Slow(us.timeout);
     let (begun, mut deadline) = (Instant::now(), Instant::now() + us.timeout);
     let proven = timeout_at(deadline, prove(socket, &us.key, hello, card)).await.map_err(slow)??;
     if hello.purpose == JOIN {
         deadline = deadline.max(Instant::now() + us.timeout / 2 + 2 * begun.elapsed());
     }
-    timeout_at(deadline, judged(proven, hello)).await.map_err(slow)?
+    timeout_at(deadline, admitted(proven, hello)).await.map_err(slow)?
 }
 
 /// The bytes of a hello.
@@ -213,8 +213,8 @@ pub(super) async fn speak(
     key: &JobKey,
     claims: &Hello,
     card: &[u8],
-) -> Result<(Verdict, Stream), HandshakeError> {
-    judged(prove(socket, key, claims, card).await?, claims).await
+) -> Result<(Admission, Stream), HandshakeError> {
+    admitted(prove(socket, key, claims, card).await?, claims).await
 }
 
 /// Up to the proof, and the card where there is one. Says who answers.
@@ -242,21 +242,21 @@ async fn prove(
     Ok((from, stream))
 }
 
-/// From there to the verdict.
-async fn judged(
+/// From there to the admission.
+async fn admitted(
     (from, mut stream): (Peer, Stream),
     claims: &Hello,
-) -> Result<(Verdict, Stream), HandshakeError> {
-    let mut verdict = vec![0; VERDICT];
-    stream.read_exact(&mut verdict).await.map_err(ended(HandshakeError::Cut))?;
-    verdict.resize(VERDICT + Verdict::sentence(&verdict)?, 0);
-    stream.read_exact(&mut verdict[VERDICT..]).await.map_err(ended(HandshakeError::Cut))?;
-    let verdict = Verdict::decode(&verdict)?;
-    if from != claims.to && !matches!(verdict, Verdict::Refused(_)) {
+) -> Result<(Admission, Stream), HandshakeError> {
+    let mut admission = vec![0; ADMISSION];
+    stream.read_exact(&mut admission).await.map_err(ended(HandshakeError::Cut))?;
+    admission.resize(ADMISSION + Admission::sentence(&admission)?, 0);
+    stream.read_exact(&mut admission[ADMISSION..]).await.map_err(ended(HandshakeError::Cut))?;
+    let admission = Admission::decode(&admission)?;
+    if from != claims.to && !matches!(admission, Admission::Refused(_)) {
         return Err(HandshakeError::Other { found: from });
     }
     stream.finish_handshake(!claims.is_plain);
-    Ok((verdict, stream))
+    Ok((admission, stream))
 }
 
 /// Says that this dialler takes the link. Where the connection broke since, the link reports it.
@@ -276,7 +276,7 @@ pub(super) async fn taken(first: &mut Stream, limit: Duration) -> io::Result<boo
     }
 }
 
-/// A caller that has proved that it holds the job's key, and waits for the verdict.
+/// A caller that has proved that it holds the job's key, and waits for the admission.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) stream: Stream,
@@ -307,7 +307,7 @@ pub(super) async fn listen(
     if begun == 0 {
         return Err(HandshakeError::Nothing);
     }
-    // Who begins otherwise is turned away without waiting for the rest.
+    // A caller that begins otherwise is refused without waiting for the rest.
     socket.read_exact(&mut said[begun..MAGIC.len()]).await.map_err(gone())?;
     if said[..MAGIC.len()] != MAGIC {
         return Err(HandshakeError::NoHello);
@@ -332,7 +332,7 @@ pub(super) async fn listen(
     Ok(Greeted { socket, noise, hello })
 }
 
-/// The acceptor's side, from there to the verdict. What the hello claims was not looked at yet, except that it is not our
+/// The acceptor's side, from there to the admission. What the hello claims was not looked at yet, except that it is not our
 /// own: claims count only once the caller has proved that it says them now.
 pub(super) async fn challenge(
     Greeted { mut socket, mut noise, hello }: Greeted,
@@ -365,10 +365,10 @@ pub(super) async fn challenge(
 }
 
 impl Member {
-    /// Sends the verdict. What follows is sealed, or not.
-    pub(super) async fn answer(&mut self, us: &Identity, verdict: &Verdict) -> io::Result<()> {
+    /// Sends the admission. What follows is sealed, or not.
+    pub(super) async fn answer(&mut self, us: &Identity, admission: &Admission) -> io::Result<()> {
         let answer = async {
-            self.stream.write_all(&verdict.encode()).await?;
+            self.stream.write_all(&admission.encode()).await?;
             self.stream.flush().await
         };
         timeout(us.timeout, answer).await??;
@@ -379,7 +379,7 @@ impl Member {
     /// Welcomes it to a link and waits until it takes the link. False if it leaves instead, as one does that has another
     /// link to us by then.
     pub(super) async fn welcome(&mut self, us: &Identity) -> io::Result<bool> {
-        self.answer(us, &Verdict::Welcome).await?;
+        self.answer(us, &Admission::Welcome).await?;
         taken(&mut self.stream, us.timeout).await
     }
 

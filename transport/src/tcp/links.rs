@@ -1,7 +1,7 @@
 //! Which peers we are linked to, and who of two that dial each other at once gives way.
 //!
 //! The lower-numbered peer's connection is kept. An acceptor decides in one place, after the caller's proof and
-//! before the verdict: it takes the caller unless it holds a link to that peer already, or has said hello to it
+//! before the admission: it takes the caller unless it holds a link to that peer already, or has said hello to it
 //! and is the lower of the two; then it answers that it is busy. A dialler that gets this answer looks whether the
 //! other connection came, and dials again if it did not. One that is welcomed takes the link in the same place, or
 //! leaves where a caller's connection was the link meanwhile; the acceptor's is up once it was taken, since a hello may

@@ -25,11 +25,11 @@
 //! | A → D | challenge | the second message of Noise with the payload `version u32 ‖ A's number u32` |
 //! | D → A | proof | a record of `"gleaner proof"` |
 //! | D → A | card | only to join, or to add a socket to a link: a record of a header and the bytes of D's card, or the link's 8 |
-//! | A → D | verdict | records of `kind u32 ‖ length u32 ‖ sentence` |
+//! | A → D | admission | records of `kind u32 ‖ length u32 ‖ sentence` |
 //!
 //! Records are those of [`seal`](crate::seal), with the two keys that Noise ends with. A hello that was heard before (the last
 //! 65,536 are remembered), or that names A itself as its sender, is not answered. What a hello claims (version, number of
-//! workers, epoch, numbers) counts only after the proof, so a recorded hello cannot fail a job; what differs is named in the verdict's
+//! workers, epoch, numbers) counts only after the proof, so a recorded hello cannot fail a job; what differs is named in the admission's
 //! sentence, with both values. A handshake takes at most the time-out, 256 callers may be waiting for their hello, and each runs by itself, so
 //! that silent callers delay no other.
 //!
@@ -104,7 +104,7 @@ const BACKLOG: i32 = 1024;
 /// What a worker needs to know to find the others.
 #[derive(Debug)]
 pub struct JoinConfig {
-    /// Who this worker is.
+    /// This worker.
     pub peer: Peer,
     /// How many workers the job has.
     pub workers: u32,

@@ -24,7 +24,7 @@ use super::link::TcpLink;
 use super::links::{Dial, Hold, Links, Turn};
 use super::rendezvous::Met;
 use super::stream::{Stream, prepare};
-use super::wire::{ADD, ASK, LINK, Verdict};
+use super::wire::{ADD, ASK, Admission, LINK};
 use crate::{Counters, Link, LinkEvent, Network, OpenError, Peer};
 
 mod asking;
@@ -246,13 +246,13 @@ impl Inner {
             ));
         }
         if let Some(sentence) = misfit {
-            let _ = member.answer(&self.us, &Verdict::Refused(sentence.clone())).await;
+            let _ = member.answer(&self.us, &Admission::Refused(sentence.clone())).await;
             return self.refuse(address, sentence);
         }
         match self.links.offer(peer) {
             Some(hold) => self.spawn(welcome(Arc::clone(self), member, hold)),
             None => {
-                let _ = member.answer(&self.us, &Verdict::Busy).await;
+                let _ = member.answer(&self.us, &Admission::Busy).await;
             }
         }
     }
@@ -315,7 +315,7 @@ impl Inner {
             Turn::Done => return Attempt::Done,
         }
         match greet(socket, &self.us, peer, LINK, 0).await {
-            Ok((Verdict::Welcome, stream)) => match self.complete(peer, at, stream, until).await {
+            Ok((Admission::Welcome, stream)) => match self.complete(peer, at, stream, until).await {
                 Ok(streams) => {
                     self.take(peer, dialling, streams).await;
                     Attempt::Done
@@ -325,11 +325,11 @@ impl Inner {
                     attempt
                 }
             },
-            Ok((Verdict::Busy, _)) => {
+            Ok((Admission::Busy, _)) => {
                 self.links.knock(peer, dialling);
                 Attempt::Again
             }
-            Ok((Verdict::Refused(reason), _)) => {
+            Ok((Admission::Refused(reason), _)) => {
                 Attempt::Failed(OpenError::Refused { peer, address, reason })
             }
             Err(error) => {
@@ -377,7 +377,7 @@ enum Attempt {
     Done,
     /// The other side makes one, or will take one later.
     Again,
-    /// The connection was closed without a verdict.
+    /// The connection was closed without an admission.
     Silent(String),
     /// No connection was made, and one may be later.
     Unreached(io::Error),

@@ -22,7 +22,7 @@ use super::error::{JoinError, listed};
 use super::events::Events;
 use super::handshake::{HandshakeError, Identity, Member, greet};
 use super::stream::{Stream, prepare};
-use super::wire::{Card, Cards, HEADER, Header, JOIN, Outcome, Place, UNLINKED, Verdict, WireError, frame};
+use super::wire::{Admission, Card, Cards, HEADER, Header, JOIN, Outcome, Place, UNLINKED, WireError, frame};
 use super::{JoinConfig, bind};
 use crate::{LinkEvent, MAX_PAYLOAD, Peer};
 
@@ -169,15 +169,15 @@ impl Participants<'_> {
         };
         if let Some(sentence) = member.misfit(self.us).or_else(|| self.came.get(&peer).map(twice)) {
             // Answered here, since it is not one of those who wait.
-            let _ = member.answer(self.us, &Verdict::Refused(sentence.clone())).await;
+            let _ = member.answer(self.us, &Admission::Refused(sentence.clone())).await;
             return Err(JoinError::Misfit { sentence });
         }
         if member.hello.purpose != JOIN {
-            let _ = member.answer(self.us, &Verdict::Busy).await;
+            let _ = member.answer(self.us, &Admission::Busy).await;
             return Ok(());
         }
         // If it left since its proof, the task that waits with it notices.
-        let _ = member.answer(self.us, &Verdict::Welcome).await;
+        let _ = member.answer(self.us, &Admission::Welcome).await;
         let card = Card { place: place(&member), bytes: std::mem::take(&mut member.card) };
         self.came.insert(peer, (address, card));
         self.waiting.spawn(wait(peer, member.stream, self.outcome.subscribe()));
@@ -209,7 +209,7 @@ impl Participants<'_> {
             _ => self.absent(waited, missing),
         };
         for mut member in late {
-            let _ = member.answer(self.us, &Verdict::Refused(error.to_string())).await;
+            let _ = member.answer(self.us, &Admission::Refused(error.to_string())).await;
         }
         error
     }
@@ -245,7 +245,7 @@ impl Participants<'_> {
         if let Some(sentence) = failed {
             while let Some(caller) = acceptor.come() {
                 if let Caller::Member(mut member) = caller {
-                    let _ = member.answer(self.us, &Verdict::Refused(sentence.clone())).await;
+                    let _ = member.answer(self.us, &Admission::Refused(sentence.clone())).await;
                 }
             }
         }
@@ -374,9 +374,9 @@ async fn call(
     };
     let address = || config.rendezvous.clone();
     match greet(socket, us, Peer(0), JOIN, port).await {
-        Ok((Verdict::Welcome, stream)) => Ok(stream),
-        Ok((Verdict::Busy, _)) => Err(Call::Failed(HandshakeError::Cut)),
-        Ok((Verdict::Refused(sentence), _)) => {
+        Ok((Admission::Welcome, stream)) => Ok(stream),
+        Ok((Admission::Busy, _)) => Err(Call::Failed(HandshakeError::Cut)),
+        Ok((Admission::Refused(sentence), _)) => {
             Err(Call::Final(JoinError::Refused { peer: us.peer, address: address(), sentence }))
         }
         Err(error @ (HandshakeError::Impostor | HandshakeError::Other { .. } | HandshakeError::Noise(_))) => {

@@ -19,9 +19,9 @@ pub const NOISE: usize = 32 + 16;
 pub const HELLO: usize = 32;
 /// Bytes of what a challenge claims.
 pub const CHALLENGE: usize = 8;
-/// Bytes that precede a verdict's sentence.
-pub const VERDICT: usize = 8;
-/// The most bytes a verdict's sentence has.
+/// Bytes that precede an admission's sentence.
+pub const ADMISSION: usize = 8;
+/// The most bytes an admission's sentence has.
 pub const MAX_SENTENCE: usize = 1024;
 /// Bytes in the header of a message.
 pub const HEADER: usize = 16;
@@ -80,8 +80,8 @@ pub enum WireError {
     /// A refusal with more to say than it may.
     #[error("a sentence of {0} bytes is longer than the {MAX_SENTENCE} bytes it may have")]
     Rambling(u32),
-    /// A kind of verdict, outcome or address that this version does not know.
-    #[error("{0} is no kind of verdict, outcome or address that this version knows")]
+    /// A kind of admission, outcome or address that this version does not know.
+    #[error("{0} is no kind of admission, outcome or address that this version knows")]
     Kind(u32),
 }
 
@@ -98,7 +98,7 @@ pub struct Hello {
     pub version: u32,
     /// What it wants: [`JOIN`], [`LINK`], [`ASK`] or [`ADD`].
     pub purpose: u32,
-    /// Who it says it is.
+    /// The peer that it claims to be.
     pub from: Peer,
     /// Whom it means to reach.
     pub to: Peer,
@@ -166,7 +166,7 @@ impl Hello {
 pub struct Challenge {
     /// The version it speaks.
     pub version: u32,
-    /// Who it is.
+    /// The sender.
     pub from: Peer,
 }
 
@@ -188,9 +188,9 @@ impl Challenge {
     }
 }
 
-/// An acceptor's last word to a dialler that has proved who it is.
+/// An acceptor's reply to a dialler that has proved its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Admission {
     /// The connection is a link from here on.
     Welcome,
     /// There is, or is about to be, another link between the two. Ask again if it does not come.
@@ -199,37 +199,37 @@ pub enum Verdict {
     Refused(String),
 }
 
-impl Verdict {
+impl Admission {
     /// Writes it.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, sentence) = match self {
-            Verdict::Welcome => (0, ""),
-            Verdict::Busy => (1, ""),
-            Verdict::Refused(sentence) => (2, sentence.as_str()),
+            Admission::Welcome => (0, ""),
+            Admission::Busy => (1, ""),
+            Admission::Refused(sentence) => (2, sentence.as_str()),
         };
         let sentence = &sentence.as_bytes()[..sentence.len().min(MAX_SENTENCE)];
-        let mut bytes = Vec::with_capacity(VERDICT + sentence.len());
+        let mut bytes = Vec::with_capacity(ADMISSION + sentence.len());
         bytes.put_u32_le(kind);
         bytes.put_u32_le(sentence.len() as u32);
         bytes.put_slice(sentence);
         bytes
     }
 
-    /// Reads how long the sentence is that follows the first [`VERDICT`] bytes.
+    /// Reads how long the sentence is that follows the first [`ADMISSION`] bytes.
     pub fn sentence(head: &[u8]) -> Result<usize, WireError> {
-        expect(head, VERDICT)?;
+        expect(head, ADMISSION)?;
         let length = (&head[4..]).get_u32_le();
         if length as usize > MAX_SENTENCE { Err(WireError::Rambling(length)) } else { Ok(length as usize) }
     }
 
     /// Reads it.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
-        let head = bytes.get(..VERDICT).unwrap_or(bytes);
-        expect(bytes, VERDICT + Self::sentence(head)?)?;
+        let head = bytes.get(..ADMISSION).unwrap_or(bytes);
+        expect(bytes, ADMISSION + Self::sentence(head)?)?;
         match (&head[..4]).get_u32_le() {
-            0 => Ok(Verdict::Welcome),
-            1 => Ok(Verdict::Busy),
-            2 => Ok(Verdict::Refused(String::from_utf8_lossy(&bytes[VERDICT..]).into_owned())),
+            0 => Ok(Admission::Welcome),
+            1 => Ok(Admission::Busy),
+            2 => Ok(Admission::Refused(String::from_utf8_lossy(&bytes[ADMISSION..]).into_owned())),
             kind => Err(WireError::Kind(kind)),
         }
     }

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_or_grants_more_than_it_may_is_found_out() {
+    fn a_peer_that_sends_or_grants_more_than_it_may_is_noticed() {
         let mut receiver = Taking::default();
         for _ in 0..MESSAGES {
             receiver.come(None).unwrap();

@@ -31,7 +31,7 @@ pub(super) struct VerbsLink {
     counters: Arc<Counters>,
     proof: Proof,
     looking: Looking,
-    /// Who waits until more is sent, and until more has come. What either finds for the other, it wakes the other for.
+    /// The tasks that wait until more is sent, and until more has come. What either finds for the other, it wakes the other for.
     sender: Option<Waker>,
     receiver: Option<Waker>,
     /// What ended the link, reported in this order: the peer's leaving, then what the adapter says.

@@ -16,7 +16,7 @@
 //! two numbers (messages u64, position in the ring u64), for which eight more receives are posted. Both ends compute where in the ring a
 //! message lies; what does not fit is damage.
 //!
-//! # Who can write where
+//! # Which memory a peer can write
 //!
 //! Each link has a protection domain, and of its memory the ring alone can be written by the peer. As it can be written at
 //! any time, a message is copied out once before it is looked at: memory windows that close for each message would cost a request

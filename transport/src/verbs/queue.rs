@@ -24,7 +24,7 @@ const BATCH: usize = 16;
 /// Retries before a send fails. Seven is the most that the header knows, but Soft-RoCE takes that for retries without an end.
 const RETRIES: u8 = 6;
 
-/// For a receive that is not posted yet, which credit rules out: without an end, since a peer that is stopped is judged by
+/// For a receive that is not posted yet, which credit rules out: without an end, since a peer that is stopped is noticed by
 /// its silence, and 0.64 ms apart.
 const WITHOUT_END: u8 = 7;
 const NOT_READY_TIMER: u8 = 12;

@@ -161,7 +161,7 @@ proptest! {
         assert_bounded(&job, &simulation, bound);
     }
 
-    /// Who is not too far ahead is answered at once.
+    /// A worker that is not too far ahead is answered at once.
     #[test]
     fn no_worker_waits_without_need(job in with_deaths(), bound in 0u64..4) {
         let held = |synchrony: &str| run(&job, synchrony).servers.into_iter().filter_map(|server| server.held).min();

@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// Who is waiting now, and by how much the least of them is ahead.
+    /// The workers that wait now, and by how much the least of them is ahead.
     pub fn hold(&mut self, workers: u32) {
         let pushed = |rank: u32| {
             self.log.iter().filter(|came| matches!(came, Came::Push(w, _) if *w == rank)).count() as u64

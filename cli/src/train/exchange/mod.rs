@@ -24,7 +24,9 @@ use replicated::Replicated;
 /// [`end_step`](Self::end_step).
 pub trait Exchange {
     /// Before the forward pass.
-    fn watch(&mut self, parameters: &Parameters) -> Result<(), TrainError>;
+    fn watch(&mut self, _parameters: &Parameters) -> Result<(), TrainError> {
+        Ok(())
+    }
 
     /// Runs the backward pass of a step with this learning rate and hands the gradients over. `keeps`: what is selected from is kept for [`selected`](Self::selected).
     fn backward(
@@ -36,19 +38,25 @@ pub trait Exchange {
     ) -> Result<(), TrainError>;
 
     /// What this worker selects from in the present step, where that is kept.
-    fn selected(&self) -> Option<Vec<f32>>;
+    fn selected(&self) -> Option<Vec<f32>> {
+        None
+    }
 
     /// Exchanges, and brings the parameters to where the next pass begins.
     fn end_step(&mut self, parameters: &mut Parameters, pass: Passed) -> Result<Ended, TrainError>;
 
     /// After the last step: the parameters have the same bits on all workers.
-    fn flush(&mut self, parameters: &mut Parameters) -> Result<(), TrainError>;
+    fn flush(&mut self, _parameters: &mut Parameters) -> Result<(), TrainError> {
+        Ok(())
+    }
 
     /// What this worker received so far.
     fn bytes_received(&self) -> u64;
 
     /// How many steps were left out.
-    fn skipped(&self) -> u64;
+    fn skipped(&self) -> u64 {
+        0
+    }
 
     /// What decides which layers travel together, and how many groups of them there are.
     fn groups(&self) -> (String, usize);
@@ -84,10 +92,14 @@ pub trait Exchange {
     }
 
     /// What the optimiser keeps, as a checkpoint of the model holds it; nothing where [`save`](Self::save) writes it.
-    fn optimizer_state(&self) -> Result<State, TrainError>;
+    fn optimizer_state(&self) -> Result<State, TrainError> {
+        Ok(State::new())
+    }
 
     /// Goes on from this, once the exchange has [loaded](Self::load) its own part.
-    fn restore_optimizer(&mut self, state: State) -> Result<(), TrainError>;
+    fn restore_optimizer(&mut self, _state: State) -> Result<(), TrainError> {
+        Ok(())
+    }
 
     /// The number of the present step, and the run that it is of.
     fn stand(&self) -> (u64, String);
@@ -131,7 +143,7 @@ pub struct Passed {
     pub loss: f32,
 }
 
-/// What came of a step.
+/// The outcome of a step.
 #[derive(Debug)]
 pub struct Ended {
     /// When the update was there.

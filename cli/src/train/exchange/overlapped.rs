@@ -181,10 +181,6 @@ impl Exchange for Overlapped<'_> {
         })
     }
 
-    fn flush(&mut self, _parameters: &mut Parameters) -> Result<(), TrainError> {
-        Ok(())
-    }
-
     fn bytes_received(&self) -> u64 {
         self.overlap.gradients().bytes_received()
     }

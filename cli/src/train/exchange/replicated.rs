@@ -12,7 +12,6 @@ use super::{Ended, Exchange, Passed, Share};
 use crate::train::checkpoint::Checkpoints;
 use crate::train::error::TrainError;
 use crate::train::settings::Settings;
-use gleaner_trainer::optimizer::State;
 use gleaner_trainer::parameters::{Parameter, Parameters};
 
 /// See the module.
@@ -59,10 +58,6 @@ impl Replicated {
 }
 
 impl Exchange for Replicated {
-    fn watch(&mut self, _parameters: &Parameters) -> Result<(), TrainError> {
-        Ok(())
-    }
-
     fn backward(
         &mut self,
         loss: &Tensor,
@@ -85,10 +80,6 @@ impl Exchange for Replicated {
             }
         }
         Ok(())
-    }
-
-    fn selected(&self) -> Option<Vec<f32>> {
-        None
     }
 
     fn end_step(
@@ -126,21 +117,8 @@ impl Exchange for Replicated {
         self.replica.bytes_received()
     }
 
-    /// None: skipping is refused.
-    fn skipped(&self) -> u64 {
-        0
-    }
-
     fn groups(&self) -> (String, usize) {
         ("layer-wise".into(), self.units.count)
-    }
-
-    fn optimizer_state(&self) -> Result<State, TrainError> {
-        Ok(State::new())
-    }
-
-    fn restore_optimizer(&mut self, _state: State) -> Result<(), TrainError> {
-        Ok(())
     }
 
     fn stand(&self) -> (u64, String) {

@@ -44,7 +44,7 @@ pub struct Clock {
     pub spent: Spent,
     /// The entries that the last pass left time for.
     pub most: Option<u64>,
-    /// Who waited for whom.
+    /// Which worker waited for which.
     pub waits: Waits,
     /// What was received before.
     pub bytes_at_start: u64,
@@ -161,10 +161,8 @@ pub struct Reporter<F> {
     steps: u64,
     dense_bytes_per_step: f64,
     last: Instant,
-    last_step: u64,
-    last_bytes: u64,
-    last_worked: Duration,
-    last_waited: Duration,
+    /// Steps, bytes, and the time worked and waited by the last report.
+    counted: (u64, u64, Duration, Duration),
 }
 
 impl<F: FnMut(Progress)> Reporter<F> {
@@ -175,10 +173,7 @@ impl<F: FnMut(Progress)> Reporter<F> {
             steps: run.settings.steps,
             dense_bytes_per_step: dense_bytes_per_step(run.session.world_size(), run.parameters.count()),
             last: Instant::now(),
-            last_step: run.first_step,
-            last_bytes: run.exchange.bytes_received(),
-            last_worked: Duration::ZERO,
-            last_waited: Duration::ZERO,
+            counted: (run.first_step, run.exchange.bytes_received(), Duration::ZERO, Duration::ZERO),
         }
     }
 
@@ -188,8 +183,9 @@ impl<F: FnMut(Progress)> Reporter<F> {
         if self.last.elapsed() < REPORT_INTERVAL && done < self.steps {
             return;
         }
-        let (worked, waited) = (clock.spent.worked - self.last_worked, clock.spent.waited - self.last_waited);
-        let steps = (done - self.last_step) as f64;
+        let (last_step, last_bytes, last_worked, last_waited) = self.counted;
+        let (worked, waited) = (clock.spent.worked - last_worked, clock.spent.waited - last_waited);
+        let steps = (done - last_step) as f64;
         progress(Progress {
             step: done,
             steps: self.steps,
@@ -197,14 +193,11 @@ impl<F: FnMut(Progress)> Reporter<F> {
             steps_per_second: steps / worked.as_secs_f64().max(f64::MIN_POSITIVE),
             waiting_share: share(waited, worked),
             most_awaited: clock.waits.most_awaited(),
-            bytes_per_step: (bytes - self.last_bytes) as f64 / steps,
+            bytes_per_step: (bytes - last_bytes) as f64 / steps,
             dense_bytes_per_step: self.dense_bytes_per_step,
         });
         self.last = Instant::now();
-        self.last_step = done;
-        self.last_bytes = bytes;
-        self.last_worked = clock.spent.worked;
-        self.last_waited = clock.spent.waited;
+        self.counted = (done, bytes, clock.spent.worked, clock.spent.waited);
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::CStr;
 use std::time::Instant;
 
+use gleaner_statistics::random::Generator;
+
 /// An operation of a stream.
 #[derive(Debug)]
 pub(super) enum Task {
@@ -26,22 +28,23 @@ struct Recorded {
 }
 
 /// All streams of a device, and its events.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queue {
     streams: BTreeMap<u64, VecDeque<Task>>,
     events: BTreeMap<u64, Recorded>,
     /// Names of the kernels that were executed, and of copies.
     pub(super) executed: Vec<String>,
-    random: u64,
+    random: Generator,
 }
 
 /// Of this many operations that are put into streams, about this many are done without being waited for.
-const EARLY: [u64; 2] = [4, 3];
+const EARLY: [u32; 2] = [4, 3];
 
 impl Queue {
     /// One that does other things early than one of another seed.
     pub(super) fn new(seed: u64) -> Self {
-        Self { random: seed, ..Self::default() }
+        let random = Generator::new(seed, "order", 0);
+        Self { streams: BTreeMap::new(), events: BTreeMap::new(), executed: Vec::new(), random }
     }
 
     /// An operation is put into a stream.
@@ -132,12 +135,12 @@ impl Queue {
 
     /// An operation of any stream that waits for nothing, now and then.
     pub(super) fn early(&mut self) -> Option<Task> {
-        if self.random(EARLY[0]) >= EARLY[1] {
+        if self.random.below(EARLY[0]) >= EARLY[1] {
             return None;
         }
         let mut streams: Vec<u64> = self.streams.keys().copied().collect();
         while !streams.is_empty() {
-            let stream = streams.swap_remove(self.random(streams.len() as u64) as usize);
+            let stream = streams.swap_remove(self.random.below(streams.len() as u32) as usize);
             let waits = match self.streams.get(&stream).and_then(VecDeque::front) {
                 None => true,
                 Some(&Task::Await { event, version, .. }) => !self.has(event, version),
@@ -167,11 +170,6 @@ impl Queue {
             _ => self.executed.push(name(&task)),
         }
         Some(task)
-    }
-
-    fn random(&mut self, below: u64) -> u64 {
-        self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (self.random >> 33) % below
     }
 }
 

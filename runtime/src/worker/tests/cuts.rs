@@ -31,7 +31,7 @@ impl Cut {
     }
 
     /// The rank that all others may name: the same one.
-    fn culprits(self, one: usize, two: usize) -> Vec<usize> {
+    fn at_fault(self, one: usize, two: usize) -> Vec<usize> {
         match self {
             Self::Incoming | Self::Outgoing | Self::Whole => vec![one],
             Self::Link | Self::Lane => vec![one, two],
@@ -81,14 +81,14 @@ fn a_rank_that_is_cut_off_in_any_direction_is_named_by_all_others() {
                 pass(&mut world, &notices);
                 assert!(world.now - before < 2 * limit, "{story}");
             }
-            let culprits = cut.culprits(one, two);
+            let at_fault = cut.at_fault(one, two);
             let named: BTreeSet<usize> = (0..)
                 .zip(&world.places)
-                .filter(|(rank, _)| [*rank] != culprits[..])
+                .filter(|(rank, _)| [*rank] != at_fault[..])
                 .map(|(_, place)| place.failure.as_ref().unwrap().rank as usize)
                 .collect();
             assert!(
-                named.len() == 1 && named.is_subset(&culprits.into_iter().collect()),
+                named.len() == 1 && named.is_subset(&at_fault.into_iter().collect()),
                 "{story}: {named:?}"
             );
         }

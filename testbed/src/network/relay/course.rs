@@ -35,7 +35,7 @@ impl Course {
         self.shape.loss.share() > 0.0
     }
 
-    /// Draws whether the next is lost.
+    /// Samples whether the next is lost.
     pub(super) fn is_lost(&mut self) -> bool {
         self.random.unit() < self.shape.loss.share()
     }

@@ -43,21 +43,20 @@ impl Crossed {
 
     /// Both together.
     pub fn plus(self, other: Self) -> Self {
-        Self {
-            carried: self.carried + other.carried,
-            lost: self.lost + other.lost,
-            dropped: self.dropped + other.dropped,
-            late: self.late + other.late,
-        }
+        self.each(other, |one, other| one + other)
     }
 
     /// What has crossed since an earlier look.
     pub fn since(self, before: Self) -> Self {
+        self.each(before, |now, before| now - before)
+    }
+
+    fn each(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
         Self {
-            carried: self.carried - before.carried,
-            lost: self.lost - before.lost,
-            dropped: self.dropped - before.dropped,
-            late: self.late - before.late,
+            carried: of(self.carried, other.carried),
+            lost: of(self.lost, other.lost),
+            dropped: of(self.dropped, other.dropped),
+            late: of(self.late, other.late),
         }
     }
 }

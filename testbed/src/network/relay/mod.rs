@@ -142,7 +142,7 @@ pub fn run(name: &str) -> Result<(), NetworkError> {
     let state = State::read(name)?.filter(|state| state.is_relayed);
     let state = state.ok_or_else(|| NetworkError::NotRelayed(name.to_owned()))?;
     let ends = ends(&state)?;
-    // Where it is found by who removes the network.
+    // Where the command that removes the network finds it.
     let home = std::fs::File::open(inside::path(name)).map_err(failed)?;
     move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Network))
         .map_err(|error| failed(error.into()))?;
@@ -155,7 +155,7 @@ pub fn run(name: &str) -> Result<(), NetworkError> {
     let lines: Vec<[Arc<Line>; 2]> =
         ends.into_iter().zip(0..).map(|(ends, number)| carried(ends, number, state.seed, &ended)).collect();
     thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(answer(stream, &lines))));
-    // Who started it waits for this line; without it, it ends it.
+    // The starter waits for this line, and ends the process without it.
     let _ = writeln!(io::stdout(), "{READY}");
     // One direction that carries nothing is enough for a network that is not what was asked for.
     Err(failed(ends_with.recv().unwrap_or_else(|_| io::Error::other("nothing is carried"))))

@@ -96,7 +96,7 @@ fn cut(packet: &[u8], segments: &Segments, from: usize, to: usize) -> Vec<u8> {
         cut_tcp(&mut frame[header..], from * size, to < count);
         (6, header + 16)
     };
-    // Who adds the checksum begins with that of the addresses, the protocol and the length.
+    // A checksum begins with that of the addresses, the protocol and the length.
     let begun = sum(&frame[addresses], protocol + length as u32);
     frame[checksum..checksum + 2].copy_from_slice(&begun.to_be_bytes());
     cut

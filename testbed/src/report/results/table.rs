@@ -23,6 +23,9 @@ fn fits(pattern: &Pattern, case: &BTreeMap<String, Value>) -> bool {
     })
 }
 
+/// In place of an axis: everything else in which the cases of a table differ, but for seeds and what its columns choose.
+const OTHERS: &str = "*";
+
 /// A table, as the comment above it says.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -32,7 +35,7 @@ pub struct Table {
     /// Which of its cases; all, if nothing is said.
     #[serde(default)]
     cases: Pattern,
-    /// The axes whose values are the rows.
+    /// The axes whose values are the rows; [`OTHERS`] stands for all others.
     rows: Vec<String>,
     /// Other words for axes and their values.
     #[serde(default)]
@@ -54,7 +57,7 @@ struct Column {
     /// A column for each of these, which stand for `{}` in the head, the value and the cases.
     #[serde(default)]
     each: Vec<Value>,
-    /// Divided by this of the measurement of the same turn whose case differs in this.
+    /// Divided by this of the measurement of the same turn whose case differs in this, or has less.
     over: Option<BTreeMap<String, Value>>,
     /// What of that measurement; the same `value`, if nothing is said.
     over_value: Option<String>,
@@ -175,12 +178,13 @@ impl Table {
         let columns: Vec<Column> = self.columns.iter().flat_map(Column::all).collect();
         let columns = columns.iter().map(Column::read).collect::<Result<Vec<_>, _>>()?;
         let rows: Vec<&Row> = stored.rows.iter().filter(|row| fits(&self.cases, &row.case)).collect();
+        let others = self.others(&rows);
         let mut lines: Vec<(Vec<String>, Vec<Cell>)> = Vec::new();
         for row in &rows {
-            let label = self.label(&row.case);
+            let label = self.label(&row.case, &others);
             if lines.iter().all(|(known, _)| *known != label) {
                 let of_line: Vec<&Row> =
-                    rows.iter().copied().filter(|other| self.label(&other.case) == label).collect();
+                    rows.iter().copied().filter(|other| self.label(&other.case, &others) == label).collect();
                 lines.push((label, columns.iter().map(|column| column.cell(&of_line, stored)).collect()));
             }
         }
@@ -200,7 +204,8 @@ impl Table {
             let by = by.ok_or_else(|| format!("'sort' is {sort}; expected one of {}", heads.join(", ")))?;
             lines.sort_by(|(_, a), (_, b)| a[by].number.total_cmp(&b[by].number));
         }
-        let axes = self.rows.iter().map(|axis| self.named(axis));
+        let axes =
+            self.rows.iter().map(|axis| if axis == OTHERS { "options".into() } else { self.named(axis) });
         let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
         let mut text = line(axes.chain(heads.iter().map(|head| (*head).to_owned())).collect());
         text += &format!("|{}\n", "---|".repeat(self.rows.len() + heads.len()));
@@ -210,10 +215,29 @@ impl Table {
         Ok(text)
     }
 
-    fn label(&self, case: &BTreeMap<String, Value>) -> Vec<String> {
-        let value =
-            |axis: &String| case.get(axis).map_or_else(String::new, |value| self.named(&plain(value)));
-        self.rows.iter().map(value).collect()
+    /// The keys that [`OTHERS`] stands for, of these measurements.
+    fn others(&self, rows: &[&Row]) -> BTreeSet<String> {
+        let chosen = |key: &str| {
+            let by = |column: &Column| {
+                column.cases.contains_key(key)
+                    || column.over.as_ref().is_some_and(|over| over.contains_key(key))
+            };
+            key == "seed" || self.rows.iter().any(|axis| axis == key) || self.columns.iter().any(by)
+        };
+        let differs = |key: &str| rows.iter().any(|row| row.case.get(key) != rows[0].case.get(key));
+        let keys: BTreeSet<&String> = rows.iter().flat_map(|row| row.case.keys()).collect();
+        keys.into_iter().filter(|key| !chosen(key) && differs(key)).cloned().collect()
+    }
+
+    fn label(&self, case: &BTreeMap<String, Value>, others: &BTreeSet<String>) -> Vec<String> {
+        let value = |axis: &str| case.get(axis).map(|value| self.named(&plain(value)));
+        let other = |key: &String| match value(key)?.as_str() {
+            "true" => Some(self.named(key)),
+            value => Some(format!("{} {value}", self.named(key))),
+        };
+        let all = || others.iter().filter_map(other).collect::<Vec<_>>().join(", ");
+        let cell = |axis: &String| if axis == OTHERS { all() } else { value(axis).unwrap_or_default() };
+        self.rows.iter().map(cell).collect()
     }
 
     fn named(&self, word: &str) -> String {
@@ -257,7 +281,11 @@ impl Read<'_> {
         let Some(differs) = &self.column.over else { return Some(value) };
         let mut case = row.case.clone();
         case.extend(differs.clone());
-        let other = stored.rows.iter().find(|other| other.turn == row.turn && other.case == case)?;
+        let of_turn = || stored.rows.iter().filter(|other| other.turn == row.turn);
+        // A dense method has no density.
+        let has_less = |other: &Row| other.case.iter().all(|(key, value)| case.get(key) == Some(value));
+        let other =
+            of_turn().find(|other| other.case == case).or_else(|| of_turn().find(|other| has_less(other)))?;
         Some(value / self.over.value(other)?)
     }
 }

@@ -114,6 +114,29 @@ fn a_block_is_filled_from_what_is_stored_and_stays_as_it_is_then() {
     assert_eq!(filled("page.md", &page, directory.path()).unwrap(), page);
 }
 
+/// What differs besides is in one cell, and a dense method, which has less to choose, is what others are divided by.
+#[test]
+fn all_other_options_stand_in_one_cell() {
+    let with = |method: &str, seed: u64, loss: f64, options: &[(&str, Value)]| {
+        let mut record = record(method, seed, 0, done(loss, 8));
+        record.case.extend(options.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        record
+    };
+    let records = [
+        with("ring", 1, 1.0, &[]),
+        with("ring", 2, 2.0, &[]),
+        with("spardl", 1, 2.0, &[("values", json!("bf16")), ("complete_sums", json!(true))]),
+        with("spardl", 2, 2.0, &[("values", json!("bf16")), ("complete_sums", json!(true))]),
+        with("spardl", 1, 3.0, &[("values", json!("f16"))]),
+    ];
+    let page = "<!-- measured\nexperiment = \"e\"\nrows = [\"method\", \"*\"]\nnames = { complete_sums = \"sums completed\" }\n\
+                columns = [{ head = \"of dense\", value = \"held_out_loss\", over = { method = \"ring\" }, show = \"mean\", digits = 2 }]\n-->\n<!-- end -->\n";
+    let (directory, _) = stored(&records, page);
+    let filled = filled("page.md", page, directory.path()).unwrap();
+    let table = "| method | options | of dense |\n|---|---|---|\n| ring |  | 1.00 |\n| spardl | sums completed, values bf16 | 1.50 |\n| spardl | values f16 | 3.00 |\n";
+    assert!(filled.contains(table), "{filled}");
+}
+
 #[test]
 fn a_job_that_failed_is_counted_in_its_cell() {
     let failed = Outcome::Failed { exit_code: 1, reason: "r".into() };

@@ -1,4 +1,4 @@
-//! What is sent, and what becomes of what comes.
+//! What is sent, and how received bags are merged.
 
 use gleaner_algorithms::schedule::{After, Arrival, How, Place, Send, Store};
 

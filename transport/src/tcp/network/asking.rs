@@ -23,7 +23,7 @@ pub(super) struct Places {
     wanted: Vec<Want>,
     /// Whether a task asks for it.
     is_asking: bool,
-    /// Who waits for a card.
+    /// The task that waits for the card.
     owner: Option<Waker>,
 }
 

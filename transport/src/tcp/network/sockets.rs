@@ -16,7 +16,7 @@ use crate::tcp::cause::{Cause, panicked};
 use crate::tcp::handshake::{Member, add, say_taken, taken};
 use crate::tcp::links::Hold;
 use crate::tcp::stream::{LinkId, Stream, prepare};
-use crate::tcp::wire::Verdict;
+use crate::tcp::wire::Admission;
 use crate::{LinkEvent, OpenError, Peer};
 
 /// Sockets of a link that are made at the same time: where 64 workers make those of their links to rank 0 at once, no more wait there for
@@ -56,7 +56,7 @@ impl Coming {
         Others { first: first.id(), come }
     }
 
-    /// Lets one in: says its turn, and where it goes; nothing where it is not waited for.
+    /// Admits one: gives its number and where it goes; nothing where it is not waited for.
     fn admit(&self, peer: Peer, link: &[u8]) -> Option<(usize, mpsc::UnboundedSender<Admitted>)> {
         let mut all = self.all();
         let expected = all.get_mut(&peer)?;
@@ -140,10 +140,10 @@ impl Inner {
                 Ok(Ok(socket)) => {
                     prepare(&socket);
                     match add(socket, &self.us, peer, link, number).await {
-                        Ok((Verdict::Welcome, stream)) => return Ok(stream),
+                        Ok((Admission::Welcome, stream)) => return Ok(stream),
                         // The link is not opened any more.
-                        Ok((Verdict::Busy, _)) => return Err(Attempt::Again),
-                        Ok((Verdict::Refused(reason), _)) => {
+                        Ok((Admission::Busy, _)) => return Err(Attempt::Again),
+                        Ok((Admission::Refused(reason), _)) => {
                             let address = address();
                             return Err(Attempt::Failed(OpenError::Refused { peer, address, reason }));
                         }
@@ -178,11 +178,11 @@ pub(super) async fn admit(inner: Arc<Inner>, mut member: Member) {
     let is_known = (1..inner.us.sockets).contains(&number);
     let admitted = if is_known { inner.coming.admit(peer, &member.card) } else { None };
     let Some((turn, place)) = admitted else {
-        let _ = member.answer(&inner.us, &Verdict::Busy).await;
+        let _ = member.answer(&inner.us, &Admission::Busy).await;
         return;
     };
-    let answered = member.answer(&inner.us, &Verdict::Welcome).await;
-    // Who gathers them may have given up.
+    let answered = member.answer(&inner.us, &Admission::Welcome).await;
+    // The task that gathers them may have given up.
     let _ = place.send((number, turn, answered.is_ok().then_some(member.stream)));
 }
 

@@ -92,14 +92,14 @@ async fn joining_costs_rank_zero_as_much_for_each_of_many_workers_as_of_few() {
 #[tokio::test]
 async fn cards_are_shown_to_those_who_ask() {
     let (job, mut zero, _stream, _link) = met().await;
-    let (verdict, mut stream) = job.say(&Hello { purpose: ASK, ..job.hello(1) }).await.unwrap();
-    assert_eq!(verdict, Verdict::Welcome);
+    let (admission, mut stream) = job.say(&Hello { purpose: ASK, ..job.hello(1) }).await.unwrap();
+    assert_eq!(admission, Admission::Welcome);
     write(&mut stream, &frame(&Asked(vec![Peer(1), Peer(2), Peer(u32::MAX)]).encode())).await;
     let shown = Cards::decode(&read_frame(&mut stream, MAX_PAYLOAD).await.unwrap()).unwrap();
     assert_eq!(shown, Cards(vec![Card { place: Place::BesidePeerZero(9), bytes: card(1) }.encode()]));
 
-    let (verdict, mut stream) = job.say(&Hello { purpose: ASK, ..job.hello(1) }).await.unwrap();
-    assert_eq!(verdict, Verdict::Welcome);
+    let (admission, mut stream) = job.say(&Hello { purpose: ASK, ..job.hello(1) }).await.unwrap();
+    assert_eq!(admission, Admission::Welcome);
     write(&mut stream, &frame(&[0; 4000])).await;
     assert_eq!(stream.read(&mut [0; 9]).await.unwrap_or(0), 0);
     let reason = refused(&mut zero).await;
@@ -145,7 +145,7 @@ pub(super) fn alone() -> JoinConfig {
     }
 }
 
-/// Who joins and brings more than a card may have is turned away.
+/// A worker whose card is too long is refused.
 #[tokio::test]
 async fn a_card_that_is_too_long_is_refused() {
     let mut job = Job::start(2, Duration::from_secs(3)).await;
@@ -158,7 +158,7 @@ async fn a_card_that_is_too_long_is_refused() {
 
 /// The next four are known without it, the fifth is not.
 #[tokio::test]
-async fn a_rank_zero_that_is_gone_is_told() {
+async fn a_rank_zero_that_is_gone_is_reported() {
     let job = Job::start(7, LONG).await;
     let participants: Vec<_> = (1..7).map(|rank| tokio::spawn(join(job.config(rank)))).collect();
     let mut networks = Vec::new();

@@ -27,12 +27,12 @@ async fn a_welcome_that_is_not_taken_is_no_link() {
     drop(first);
     let hello = Hello { purpose: LINK, ..job.hello(1) };
     for leaves in [true, true, false] {
-        let (mut verdict, mut stream) = job.say(&hello).await.unwrap();
-        while verdict == Verdict::Busy {
+        let (mut admission, mut stream) = job.say(&hello).await.unwrap();
+        while admission == Admission::Busy {
             tokio::time::sleep(Duration::from_millis(5)).await;
-            (verdict, stream) = job.say(&hello).await.unwrap();
+            (admission, stream) = job.say(&hello).await.unwrap();
         }
-        assert_eq!(verdict, Verdict::Welcome);
+        assert_eq!(admission, Admission::Welcome);
         if leaves {
             continue;
         }
@@ -45,7 +45,7 @@ async fn a_welcome_that_is_not_taken_is_no_link() {
 
 /// After the handshake: what is no message ends the link with a sentence, and is not allocated for.
 #[tokio::test]
-async fn damage_on_an_open_link_is_told() {
+async fn damage_on_an_open_link_is_reported() {
     for is_plain in [false, true] {
         let header = |length: u32| Header { length, tag: Tag(1), sum: 0 }.encode();
         let (_job, _zero, mut stream, mut link) = met_as(is_plain).await;
@@ -68,7 +68,7 @@ async fn damage_on_an_open_link_is_told() {
     }
 }
 
-/// Who reads packets sees nothing of what is sent, and the same message looks different each time.
+/// Packets show nothing of what is sent, and the same message looks different each time.
 #[tokio::test]
 async fn nothing_of_a_sealed_message_is_seen_on_the_wire() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -90,7 +90,7 @@ async fn nothing_of_a_sealed_message_is_seen_on_the_wire() {
 
 /// What is changed on the way, in the payload too, ends the link: sealed or not.
 #[tokio::test]
-async fn a_byte_that_was_changed_on_the_way_is_told() {
+async fn a_byte_that_was_changed_on_the_way_is_reported() {
     for (is_plain, expected) in [(true, "found one with"), (false, "not sealed by the peer")] {
         let (_job, _zero, mut stream, mut link) = met_as(is_plain).await;
         write(&mut stream, &framed(1, b"heard", is_plain.then_some(0))).await;
@@ -117,7 +117,7 @@ async fn a_byte_that_was_changed_on_the_way_is_told() {
 /// A relay that repeats, drops or swaps whole messages of a plain link ends it, and so does one that sends an acceptor's words
 /// from before the link again: the first message that is not the next one is reported.
 #[tokio::test]
-async fn a_message_of_a_plain_link_that_is_repeated_dropped_or_swapped_is_told() {
+async fn a_message_of_a_plain_link_that_is_repeated_dropped_or_swapped_is_reported() {
     let sent: Vec<_> = (0..6).map(|number| framed(1, b"same", Some(number))).collect();
     let before = frame(b"same");
     for (relayed, next) in [

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::handshake::{HandshakeError, speak};
 use super::stream::Stream;
-use super::wire::{Hello, JOIN, VERSION, Verdict};
+use super::wire::{Admission, Hello, JOIN, VERSION};
 use super::{JoinConfig, JoinError, TcpNetwork, handshake, join};
 use crate::secret::JobKey;
 use crate::{Link, LinkEvent, Peer, Secret, TransportChoice, conformance};
@@ -122,7 +122,7 @@ impl Job {
     }
 
     /// Says that hello and what follows.
-    async fn say(&self, hello: &Hello) -> Result<(Verdict, Stream), HandshakeError> {
+    async fn say(&self, hello: &Hello) -> Result<(Admission, Stream), HandshakeError> {
         let socket = TcpStream::connect(self.address).await.unwrap();
         speak(socket, &self.key(), hello, &card(hello.from.0)).await
     }
@@ -130,15 +130,15 @@ impl Job {
     /// Says that hello, which is refused.
     async fn refusal(&self, hello: &Hello) -> String {
         match self.say(hello).await {
-            Ok((Verdict::Refused(sentence), _)) => sentence,
+            Ok((Admission::Refused(sentence), _)) => sentence,
             other => panic!("expected a refusal and found {other:?}"),
         }
     }
 
     /// Comes to the rendezvous, and waits there for as long as the stream is kept.
     async fn come(&self, peer: u32) -> Stream {
-        let (verdict, stream) = self.say(&self.hello(peer)).await.unwrap();
-        assert_eq!(verdict, Verdict::Welcome);
+        let (admission, stream) = self.say(&self.hello(peer)).await.unwrap();
+        assert_eq!(admission, Admission::Welcome);
         stream
     }
 

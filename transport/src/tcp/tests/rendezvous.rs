@@ -23,7 +23,7 @@ async fn answered(mut stream: Stream) -> String {
     }
 }
 
-/// One worker that came learns why another fails the job; the other learns it from its verdict.
+/// One worker that came learns why another fails the job; the other learns it from its admission.
 pub(super) async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
     let job = Job::start(3, LONG).await;
     let came = job.come(1).await;
@@ -37,40 +37,40 @@ pub(super) async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
 }
 
 #[tokio::test]
-async fn another_version_is_told_to_both_sides() {
+async fn another_version_is_reported_to_both_sides() {
     let expected = "rank 2 at 127.0.0.1 speaks protocol version 9 and rank 0 speaks version 8: install the same \
                     version of gleaner on every host";
     misfit(|hello| hello.version = 9, expected).await;
 }
 
 #[tokio::test]
-async fn another_number_of_workers_is_told_to_both_sides() {
+async fn another_number_of_workers_is_reported_to_both_sides() {
     let expected = "rank 2 at 127.0.0.1 was started for 4 workers and rank 0 for 3: start every worker with the \
                     same number";
     misfit(|hello| hello.workers = 4, expected).await;
 }
 
 #[tokio::test]
-async fn another_epoch_is_told_to_both_sides() {
+async fn another_epoch_is_reported_to_both_sides() {
     let expected = "rank 2 at 127.0.0.1 belongs to membership epoch 301 of the job and rank 0 to epoch 300: it was started \
                     before or after the set of workers changed; end it, or start all workers anew";
     misfit(|hello| hello.epoch += 1, expected).await;
 }
 
 #[tokio::test]
-async fn links_that_one_side_would_not_seal_are_told_to_both_sides() {
+async fn links_that_one_side_would_not_seal_are_reported_to_both_sides() {
     let expected = "rank 2 was started with --plain (GLEANER_PLAIN) and rank 0 was not: start every worker in the same way";
     misfit(|hello| hello.is_plain = true, expected).await;
 }
 
 #[tokio::test]
-async fn a_number_out_of_range_is_told_to_both_sides() {
+async fn a_number_out_of_range_is_reported_to_both_sides() {
     let expected = "a worker at 127.0.0.1 was started as rank 3 of 3 workers: ranks are numbered from 0 to 2";
     misfit(|hello| hello.from = Peer(3), expected).await;
 }
 
 #[tokio::test]
-async fn a_number_given_twice_is_told_to_both_sides() {
+async fn a_number_given_twice_is_reported_to_both_sides() {
     misfit(|hello| hello.from = Peer(1), "two workers were started as rank 1, at 127.0.0.1:").await;
 }
 
@@ -96,7 +96,7 @@ async fn a_worker_that_does_not_fit_reports_the_refusal() {
 }
 
 #[tokio::test]
-async fn another_secret_is_told_to_both_sides() {
+async fn another_secret_is_reported_to_both_sides() {
     turned_away(|config| config.secret = Secret::random().unwrap()).await;
 }
 
@@ -109,7 +109,7 @@ async fn another_job_is_refused_on_both_sides() {
 
 /// One that gives up sooner than the others blames whom they wait for.
 #[tokio::test]
-async fn another_time_out_is_told_to_both_sides() {
+async fn another_time_out_is_reported_to_both_sides() {
     let job = Job::start(2, Duration::from_secs(3)).await;
     let wrong = sentence(join(JoinConfig { timeout: LONG, ..job.config(1) }).await);
     let said = "rank 1 at 127.0.0.1 was started with a time-out of 60 s and rank 0 with 3 s";
@@ -132,7 +132,7 @@ async fn a_round_trip_of_three_seconds_is_no_hindrance() {
 
 /// All ranks say the same, and no rank is said to be missing or dead.
 #[tokio::test]
-async fn a_round_trip_too_long_for_the_time_out_is_told_to_all() {
+async fn a_round_trip_too_long_for_the_time_out_is_reported_to_all() {
     let job = Job::start(3, Duration::from_secs(4)).await;
     let ((config, relayed), near) = (far_away(&job).await, job.config(2));
     let address = job.address;
@@ -167,7 +167,7 @@ async fn who_begins_a_handshake_and_does_not_end_it_is_missing() {
     }
     drop(stopped);
     match late {
-        Ok((Verdict::Refused(sentence), _)) => {
+        Ok((Admission::Refused(sentence), _)) => {
             assert!(sentence.contains("ranks 1 and 2 did not come"), "{sentence}")
         }
         other => panic!("expected a refusal and found {other:?}"),
@@ -276,7 +276,7 @@ async fn a_worker_that_leaves_is_named_at_once() {
 }
 
 #[tokio::test]
-async fn losing_peer_zero_is_told_at_once() {
+async fn losing_peer_zero_is_reported_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let secret = Secret::random().unwrap();
     let (peer, key) = (Peer(0), secret.key_of(ID));
@@ -300,7 +300,7 @@ async fn losing_peer_zero_is_told_at_once() {
         let (stream, address) = listener.accept().await.unwrap();
         let greeted = listen(stream, &zero, &Heard::default()).await.unwrap();
         let mut visitor = challenge(greeted, address, &zero).await.unwrap();
-        visitor.answer(&zero, &Verdict::Welcome).await.unwrap();
+        visitor.answer(&zero, &Admission::Welcome).await.unwrap();
     };
     let (joined, ()) = tokio::join!(join(config), dies);
     let error = sentence(joined);
@@ -330,7 +330,7 @@ fn lone(peer: u32, rendezvous: &str, timeout: Duration) -> JoinConfig {
 }
 
 #[tokio::test]
-async fn a_peer_zero_that_is_not_there_is_told_with_its_address() {
+async fn a_peer_zero_that_is_not_there_is_reported_with_its_address() {
     let address = free("127.0.0.78");
     let error = sentence(join(lone(1, &address, Duration::from_millis(300))).await);
     assert!(
@@ -341,7 +341,7 @@ async fn a_peer_zero_that_is_not_there_is_told_with_its_address() {
 }
 
 #[tokio::test]
-async fn a_peer_zero_that_says_nothing_is_told_with_its_address() {
+async fn a_peer_zero_that_says_nothing_is_reported_with_its_address() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let error = sentence(join(lone(1, &address, Duration::from_millis(300))).await);
@@ -385,8 +385,8 @@ async fn numbers_and_addresses_that_make_no_sense_are_refused() {
 #[tokio::test]
 async fn a_link_cannot_be_opened_before_all_have_come() {
     let job = Job::start(3, LONG).await;
-    let (verdict, _stream) = job.say(&Hello { purpose: LINK, ..job.hello(1) }).await.unwrap();
-    assert_eq!(verdict, Verdict::Busy);
+    let (admission, _stream) = job.say(&Hello { purpose: LINK, ..job.hello(1) }).await.unwrap();
+    assert_eq!(admission, Admission::Busy);
     assert!(!job.zero.is_finished());
     job.zero.abort();
 }
@@ -426,7 +426,7 @@ async fn workers_meet_on_an_interface() {
 
 /// A part of a network that panicked is reported with its message, whether its owner waits or comes later.
 #[tokio::test]
-async fn a_panic_in_a_task_of_the_network_is_told() {
+async fn a_panic_in_a_task_of_the_network_is_reported() {
     let job = Job::start(2, LONG).await;
     let one = tokio::spawn(join(job.config(1)));
     let (mut zero, one) = (job.zero.await.unwrap().unwrap(), one.await.unwrap().unwrap());

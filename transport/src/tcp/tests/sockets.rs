@@ -31,7 +31,7 @@ struct Fault {
 }
 
 /// A relay before an address: gives where it listens. The connection of that number is disturbed.
-async fn relay(to: SocketAddr, struck: usize, fault: Arc<Fault>) -> (SocketAddr, JoinSet<()>) {
+async fn relay(to: SocketAddr, faulty: usize, fault: Arc<Fault>) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let mut tasks = JoinSet::new();
@@ -43,7 +43,7 @@ async fn relay(to: SocketAddr, struck: usize, fault: Arc<Fault>) -> (SocketAddr,
                 continue;
             }
             let far = TcpStream::connect(to).await.unwrap();
-            let fault = (number == struck).then(|| Arc::clone(&fault));
+            let fault = (number == faulty).then(|| Arc::clone(&fault));
             passing.spawn(pass(near, far, fault));
         }
     });
@@ -93,9 +93,9 @@ async fn forward(from: &mut tcp::OwnedReadHalf, to: &mut tcp::OwnedWriteHalf, fa
 }
 
 /// Two workers of a job with such links, the second of which reaches the first through a relay.
-async fn joined(struck: usize, fault: &Arc<Fault>) -> ([TcpNetwork; 2], JoinSet<()>) {
+async fn joined(faulty: usize, fault: &Arc<Fault>) -> ([TcpNetwork; 2], JoinSet<()>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (relayed, relay) = relay(listener.local_addr().unwrap(), struck, Arc::clone(fault)).await;
+    let (relayed, relay) = relay(listener.local_addr().unwrap(), faulty, Arc::clone(fault)).await;
     let secret = Secret::random().unwrap();
     let config = |peer: u32, listener| JoinConfig {
         choice: choice(SOCKETS),
@@ -114,8 +114,8 @@ struct Pair {
 }
 
 impl Pair {
-    async fn with(struck: usize, fault: &Arc<Fault>) -> Self {
-        let ([mut zero, mut one], relay) = joined(struck, fault).await;
+    async fn with(faulty: usize, fault: &Arc<Fault>) -> Self {
+        let ([mut zero, mut one], relay) = joined(faulty, fault).await;
         let links = [up(&mut zero, 1).await, up(&mut one, 0).await];
         Self { _networks: [zero, one], links, _relay: relay }
     }
@@ -138,9 +138,9 @@ fn messages(count: u64, length: usize) -> impl Iterator<Item = Message> + Clone 
 /// Whichever of its sockets ends, the link ends on both sides, and each names the other.
 #[tokio::test]
 async fn a_link_ends_with_any_of_its_sockets() {
-    for struck in 0..usize::from(SOCKETS) {
+    for faulty in 0..usize::from(SOCKETS) {
         let fault = Arc::<Fault>::default();
-        let Pair { _networks, links: [mut zero, mut one], _relay } = Pair::with(struck, &fault).await;
+        let Pair { _networks, links: [mut zero, mut one], _relay } = Pair::with(faulty, &fault).await;
         let talk = tokio::join!(
             exchange(&mut *zero, messages(50, 10_000), 50, drop),
             exchange(&mut *one, messages(50, 10_000), 50, drop)
@@ -149,10 +149,10 @@ async fn a_link_ends_with_any_of_its_sockets() {
         fault.now.notify_one();
         let ends = async { tokio::join!(receive(&mut *zero), receive(&mut *one)) };
         let (at_zero, at_one) = timeout(LONG, ends).await.unwrap();
-        assert!(matches!(at_zero, Err(LinkError::Closed { peer: Peer(1) })), "{struck}: {at_zero:?}");
-        assert!(matches!(at_one, Err(LinkError::Closed { peer: Peer(0) })), "{struck}: {at_one:?}");
+        assert!(matches!(at_zero, Err(LinkError::Closed { peer: Peer(1) })), "{faulty}: {at_zero:?}");
+        assert!(matches!(at_one, Err(LinkError::Closed { peer: Peer(0) })), "{faulty}: {at_one:?}");
         let sends = timeout(LONG, send(&mut *one, messages(1000, 100_000))).await.unwrap();
-        assert!(matches!(sends, Err(LinkError::Closed { peer: Peer(0) })), "{struck}: {sends:?}");
+        assert!(matches!(sends, Err(LinkError::Closed { peer: Peer(0) })), "{faulty}: {sends:?}");
     }
 }
 
@@ -161,10 +161,10 @@ async fn a_link_ends_with_any_of_its_sockets() {
 async fn what_comes_before_its_turn_waits_for_it() {
     const COUNT: u64 = 2000;
     const LENGTH: usize = 64 << 10;
-    for struck in 0..usize::from(SOCKETS) {
+    for faulty in 0..usize::from(SOCKETS) {
         let fault = Arc::<Fault>::default();
         fault.holds.store(true, Ordering::Relaxed);
-        let Pair { _networks, links: [mut zero, mut one], _relay } = Pair::with(struck, &fault).await;
+        let Pair { _networks, links: [mut zero, mut one], _relay } = Pair::with(faulty, &fault).await;
         let sends = tokio::spawn(async move {
             let sent = send(&mut *one, messages(COUNT, LENGTH)).await;
             (sent, one)
@@ -175,7 +175,7 @@ async fn what_comes_before_its_turn_waits_for_it() {
                 && let Ok(message) = timeout(Duration::from_secs(1), receive(&mut *zero)).await
             {
                 let payload = message.unwrap().payload;
-                assert!(payload.len() == LENGTH && payload[0] == heard as u8, "message {heard} of {struck}");
+                assert!(payload.len() == LENGTH && payload[0] == heard as u8, "message {heard} of {faulty}");
                 heard += 1;
             }
             heard
@@ -224,14 +224,14 @@ async fn sockets_that_are_closed_while_a_link_opens_are_made_again() {
 /// It is made again, and the one that the acceptor had let in is none of the link: also when no other is missing.
 #[tokio::test]
 async fn a_socket_whose_welcome_is_lost_is_made_again() {
-    for struck in 1..usize::from(SOCKETS) {
+    for faulty in 1..usize::from(SOCKETS) {
         let fault = Arc::new(Fault { unheard: true, ..Fault::default() });
-        let Pair { _networks, links: [mut zero, mut one], _relay } = Pair::with(struck, &fault).await;
+        let Pair { _networks, links: [mut zero, mut one], _relay } = Pair::with(faulty, &fault).await;
         let talk = tokio::join!(
             exchange(&mut *zero, messages(50, 10_000), 50, drop),
             exchange(&mut *one, messages(50, 10_000), 50, drop)
         );
-        assert!(talk.0.is_ok() && talk.1.is_ok(), "{struck}: {talk:?}");
+        assert!(talk.0.is_ok() && talk.1.is_ok(), "{faulty}: {talk:?}");
     }
 }
 

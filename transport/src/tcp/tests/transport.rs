@@ -5,7 +5,7 @@ use super::rendezvous::misfit;
 use crate::{Congestion, JoinConfig, Transport, TransportChoice, join};
 
 #[tokio::test]
-async fn another_transport_is_told_to_both_sides() {
+async fn another_transport_is_reported_to_both_sides() {
     let expected = "the transport of rank 2 at 127.0.0.1 is quic and that of rank 0 is tcp: give every worker the same one \
                     (--transport, GLEANER_TRANSPORT)";
     misfit(|hello| hello.transport = Transport::Quic.number(), expected).await;

@@ -210,8 +210,8 @@ async fn who_answers_must_know_the_secret() {
             let socket = TcpStream::connect(address).await.unwrap();
             speak(socket, &job.key(), &job.hello(1), &card(1)).await
         };
-        let (verdict, ()) = tokio::join!(dialler, impostor);
-        assert!(matches!(verdict, Err(HandshakeError::Impostor)), "{verdict:?}");
+        let (admission, ()) = tokio::join!(dialler, impostor);
+        assert!(matches!(admission, Err(HandshakeError::Impostor)), "{admission:?}");
     }
     job.zero.abort();
 }

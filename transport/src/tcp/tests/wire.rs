@@ -12,8 +12,8 @@ proptest! {
     fn no_decoder_panics_on_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Hello::decode(&bytes);
         let _ = Challenge::decode(&bytes);
-        let _ = Verdict::sentence(&bytes);
-        let _ = Verdict::decode(&bytes);
+        let _ = Admission::sentence(&bytes);
+        let _ = Admission::decode(&bytes);
         let _ = Header::decode(&bytes);
         let _ = Outcome::decode(&bytes);
         let _ = Place::decode(&bytes);
@@ -66,8 +66,8 @@ proptest! {
         prop_assert_eq!(Challenge::decode(&challenge.encode()), Ok(challenge));
         let header = Header { length, tag: Tag(tag), sum: version };
         prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
-        for verdict in [Verdict::Welcome, Verdict::Busy, Verdict::Refused(sentence.clone())] {
-            prop_assert_eq!(Verdict::decode(&verdict.encode()), Ok(verdict));
+        for admission in [Admission::Welcome, Admission::Busy, Admission::Refused(sentence.clone())] {
+            prop_assert_eq!(Admission::decode(&admission.encode()), Ok(admission));
         }
         let ip = IpAddr::V6(bytes[..16].try_into().map(<[u8; 16]>::into).unwrap()).to_canonical();
         let there = Place::At(SocketAddr::new(ip, port));
@@ -108,6 +108,6 @@ fn a_length_above_the_bound_is_refused() {
 
 #[test]
 fn a_sentence_too_long_is_cut() {
-    let verdict = Verdict::Refused("x".repeat(5000)).encode();
-    assert_eq!(Verdict::decode(&verdict), Ok(Verdict::Refused("x".repeat(MAX_SENTENCE))));
+    let admission = Admission::Refused("x".repeat(5000)).encode();
+    assert_eq!(Admission::decode(&admission), Ok(Admission::Refused("x".repeat(MAX_SENTENCE))));
 }

@@ -1,35 +1,36 @@
-//! What is asked of every job.
+//! What is checked of every job.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
+use super::expected::{Expected, at_fault, expected, names_link, reason};
 use super::fault::{Fault, Phase, Plan};
 use super::forgery::Forged;
-use super::must::{Must, culprits, must, reason, tells_link};
+use super::injection::Seen;
 use super::trial::Ended;
 
-/// A job that was judged.
+/// A job and what was found.
 #[derive(Clone, Debug, Serialize)]
-pub struct Judged {
+pub struct Checked {
     /// What was done to it.
     #[serde(flatten)]
     pub plan: Plan,
     /// Seconds from the fault, or the beginning where nothing fails, to the end.
     pub seconds: f64,
     /// In which part of the victim's life the fault came, if it came before its end.
-    pub struck: Option<Phase>,
+    pub injected: Option<Phase>,
     /// Whether that was the part that was meant, from before to after the fault.
     pub met: bool,
     /// How many jobs were run for it: those before missed the part that was meant, and nothing was wrong with them.
     pub tries: u32,
-    /// What must come of it.
-    pub must: Must,
+    /// The expected outcome.
+    pub expected: Expected,
     /// Whether it ended well.
     pub succeeded: bool,
     /// Whether it ended by itself and in time.
     pub in_time: bool,
-    /// Whether the rank that was struck, and it alone, was named, and the exit code is its own; of a job that failed with reason.
+    /// Whether the rank with the fault, and it alone, was named, and the exit code is its own; of a job that failed with reason.
     pub named_right: bool,
     /// Whether the updates are right, as far as they came to an end.
     pub digests_equal: bool,
@@ -41,9 +42,10 @@ pub struct Judged {
     pub said: String,
 }
 
-/// Judges a job, where the updates should have this digest.
-pub fn judge(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Judged {
-    let Ended { took, bound, by_itself, code, object, said, marks, struck, met, forged, orphans, .. } = ended;
+/// Checks a job, where the updates should have this digest.
+pub fn check(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Checked {
+    let Ended { seen, code, object, said, marks, forged, orphans } = ended;
+    let Seen { took, bound, by_itself, injected, met, .. } = seen;
     let mut wrong = Vec::new();
     if !by_itself {
         wrong.push(format!("it did not end within {:.1} s and was killed", bound.as_secs_f64()));
@@ -52,23 +54,23 @@ pub fn judge(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Judge
     }
     let in_time = wrong.is_empty();
     let succeeded = code == Some(0);
-    let must = must(&plan, timeout, struck, &marks[plan.victim as usize], &forged);
+    let expected = expected(&plan, timeout, injected, &marks[plan.victim as usize], &forged);
     let failed = object["failed_rank"].as_u64();
     let mut named_right = false;
     if by_itself && !object.is_object() {
         wrong.push("its last line on standard output is not an object".to_owned());
     } else if by_itself && succeeded {
-        if must == Must::Fail {
+        if expected == Expected::Fail {
             wrong.push(format!("it ended well, in spite of {} to rank {}", plan.fault, plan.victim));
         }
         if failed.is_some() {
             wrong.push(format!("it named {failed:?}, and ended with exit code 0"));
         }
-    } else if by_itself && must == Must::Succeed {
-        // What was not struck has no reason to fail, and what passes neither.
+    } else if by_itself && expected == Expected::Succeed {
+        // Without a fault, or with one that passes, it has no reason to fail.
         wrong.push(format!("it failed with exit code {code:?}, and had no reason to"));
     } else if by_itself {
-        let misnamed = misnamed(&plan, must, &forged, code, failed, said.as_deref());
+        let misnamed = misnamed(&plan, expected, &forged, code, failed, said.as_deref());
         named_right = misnamed.is_empty();
         wrong.extend(misnamed);
     }
@@ -84,16 +86,16 @@ pub fn judge(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Judge
     if orphans > 0 {
         wrong.push(format!("{orphans} processes were left"));
     }
-    let struck = struck.map(|struck| struck.after);
+    let injected = injected.map(|injected| injected.after);
     let said = said.unwrap_or_default();
     let seconds = took.as_secs_f64();
-    Judged {
+    Checked {
         plan,
         seconds,
-        struck,
+        injected,
         met,
         tries: 1,
-        must,
+        expected,
         succeeded,
         in_time,
         named_right,
@@ -107,7 +109,7 @@ pub fn judge(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Judge
 /// What is wrong with how a failure is reported.
 fn misnamed(
     plan: &Plan,
-    must: Must,
+    expected: Expected,
     forged: &Forged,
     code: Option<i32>,
     failed: Option<u64>,
@@ -115,18 +117,18 @@ fn misnamed(
 ) -> Vec<String> {
     let mut wrong = Vec::new();
     let last = said.map(|said| said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing"));
-    if last.is_some_and(|last| tells_link(plan, must, last)) {
+    if last.is_some_and(|last| names_link(plan, expected, last)) {
         return wrong;
     }
-    let culprits = culprits(plan, forged);
-    let Some(named) = culprits.iter().find(|&&rank| failed == Some(rank.into())) else {
-        return vec![format!("it named {failed:?} and not one of {culprits:?}")];
+    let at_fault = at_fault(plan, forged);
+    let Some(named) = at_fault.iter().find(|&&rank| failed == Some(rank.into())) else {
+        return vec![format!("it named {failed:?} and not one of {at_fault:?}")];
     };
     if let Some(last) = last {
-        let mut expected = reason(plan);
-        expected.push(format!("rank {named} failed"));
-        for expected in expected.iter().filter(|&expected| !last.contains(expected)) {
-            wrong.push(format!("its last line does not say \"{expected}\": {last}"));
+        let mut phrases = reason(plan);
+        phrases.push(format!("rank {named} failed"));
+        for phrase in phrases.iter().filter(|&phrase| !last.contains(phrase)) {
+            wrong.push(format!("its last line does not say \"{phrase}\": {last}"));
         }
     }
     if matches!(plan.fault, Fault::Kill | Fault::UnreadStderr) && code != Some(137) {
@@ -144,15 +146,15 @@ pub struct Row {
     pub tried: usize,
     /// Jobs that were run for them, with those that missed the part of a worker's life that was meant.
     pub tries: u32,
-    /// Jobs that were struck before their end.
-    pub struck: usize,
+    /// Jobs into which the fault was injected before their end.
+    pub injected: usize,
     /// Jobs that might end well or fail, or that the fault did not meet: they show little.
     pub either: usize,
     /// Jobs that ended by themselves and in time.
     pub in_time: usize,
     /// Jobs that failed.
     pub failed: usize,
-    /// Of these, those whose culprit was named right.
+    /// Of these, those that named the right rank.
     pub named_right: usize,
     /// Jobs in which all updates that came to an end were right.
     pub digests_equal: usize,
@@ -163,46 +165,32 @@ pub struct Row {
 }
 
 impl Row {
-    /// Two rows as one.
-    pub fn plus(self, other: Self) -> Self {
+    /// Of these jobs, which are of one fault or of all.
+    pub fn of(fault: Fault, jobs: &[&Checked]) -> Self {
+        let count = |is: fn(&Checked) -> bool| jobs.iter().filter(|checked| is(checked)).count();
         Self {
-            fault: self.fault,
-            tried: self.tried + other.tried,
-            tries: self.tries + other.tries,
-            struck: self.struck + other.struck,
-            either: self.either + other.either,
-            in_time: self.in_time + other.in_time,
-            failed: self.failed + other.failed,
-            named_right: self.named_right + other.named_right,
-            digests_equal: self.digests_equal + other.digests_equal,
-            orphans: self.orphans + other.orphans,
-            wrong: self.wrong + other.wrong,
+            fault,
+            tried: jobs.len(),
+            tries: jobs.iter().map(|checked| checked.tries).sum(),
+            injected: count(|checked| checked.injected.is_some()),
+            either: count(|checked| {
+                let was_met = checked.injected.is_some() || checked.plan.fault == Fault::None;
+                checked.expected == Expected::Either || !was_met
+            }),
+            in_time: count(|checked| checked.in_time),
+            failed: count(|checked| !checked.succeeded),
+            named_right: count(|checked| checked.named_right),
+            digests_equal: count(|checked| checked.digests_equal),
+            orphans: jobs.iter().map(|checked| checked.orphans).sum(),
+            wrong: count(|checked| !checked.wrong.is_empty()),
         }
     }
 }
 
 /// The table of a campaign: a row for each fault that was tried.
-pub fn tally(judged: &[Judged]) -> Vec<Row> {
-    let row = |fault: Fault| {
-        let of: Vec<&Judged> = judged.iter().filter(|judged| judged.plan.fault == fault).collect();
-        let count = |is: fn(&Judged) -> bool| of.iter().filter(|judged| is(judged)).count();
-        Row {
-            fault,
-            tried: of.len(),
-            tries: of.iter().map(|judged| judged.tries).sum(),
-            struck: count(|judged| judged.struck.is_some()),
-            either: count(|judged| {
-                let was_met = judged.struck.is_some() || judged.plan.fault == Fault::None;
-                judged.must == Must::Either || !was_met
-            }),
-            in_time: count(|judged| judged.in_time),
-            failed: count(|judged| !judged.succeeded),
-            named_right: count(|judged| judged.named_right),
-            digests_equal: count(|judged| judged.digests_equal),
-            orphans: of.iter().map(|judged| judged.orphans).sum(),
-            wrong: count(|judged| !judged.wrong.is_empty()),
-        }
-    };
+pub fn tally(checked: &[Checked]) -> Vec<Row> {
+    let row =
+        |fault| Row::of(fault, &checked.iter().filter(|one| one.plan.fault == fault).collect::<Vec<_>>());
     Fault::ALL.into_iter().map(row).filter(|row| row.tried > 0).collect()
 }
 
@@ -210,8 +198,8 @@ pub fn tally(judged: &[Judged]) -> Vec<Row> {
 mod tests {
     use serde_json::json;
 
+    use super::super::expected::Injected;
     use super::super::marks::Marks;
-    use super::super::must::Struck;
     use super::*;
 
     fn plan(fault: Fault) -> Plan {
@@ -221,24 +209,26 @@ mod tests {
     fn ended(code: i32, failed: Option<u32>, said: &str) -> Ended {
         let took = Duration::from_secs(1);
         let marks = if code == 0 { "digest ab\nleft 1\n" } else { "" };
+        let injected = Some(Injected { before: Some(Phase::Steps), after: Phase::Steps });
+        let seen = Seen { took, bound: took * 2, by_itself: true, injected, met: true, late: None };
         Ended {
-            took,
-            bound: took * 2,
-            by_itself: true,
+            seen,
             code: Some(code),
             object: json!({ "failed_rank": failed }),
             said: Some(said.to_owned()),
             marks: (0..4).map(|_| Marks::of(marks)).collect(),
-            struck: Some(Struck { before: Some(Phase::Steps), after: Phase::Steps }),
-            met: true,
-            late: None,
             forged: Forged::default(),
             orphans: 0,
         }
     }
 
+    fn with(mut ended: Ended, change: impl FnOnce(&mut Seen)) -> Ended {
+        change(&mut ended.seen);
+        ended
+    }
+
     fn wrong(fault: Fault, ended: Ended) -> Vec<String> {
-        judge(plan(fault), Duration::from_secs(4), ended, "ab").wrong
+        check(plan(fault), Duration::from_secs(4), ended, "ab").wrong
     }
 
     #[test]
@@ -251,16 +241,19 @@ mod tests {
         assert_eq!(wrong(Fault::Kill, ended(137, Some(2), "rank 1 failed\n")).len(), 2);
         assert_eq!(wrong(Fault::Kill, ended(137, None, "")).len(), 1);
         assert_eq!(wrong(Fault::Unequal, ended(1, Some(2), line)).len(), 1);
-        // What is survived does not fail, and what was not struck neither.
+        // What is survived does not fail, and neither does a job without a fault.
         assert_eq!(wrong(Fault::Pause, ended(1, Some(2), line)).len(), 1);
-        assert_eq!(wrong(Fault::Kill, Ended { struck: None, ..ended(137, Some(2), line) }).len(), 1);
+        assert_eq!(wrong(Fault::Kill, with(ended(137, Some(2), line), |seen| seen.injected = None)).len(), 1);
         // Where it cannot be read, the object is enough.
         assert_eq!(wrong(Fault::UnreadStderr, Ended { said: None, ..ended(137, Some(2), "") }), [""; 0]);
         assert_eq!(wrong(Fault::Kill, Ended { object: json!(null), ..ended(137, None, line) }).len(), 1);
         assert_eq!(wrong(Fault::Kill, Ended { orphans: 2, ..ended(137, Some(2), line) }).len(), 1);
-        assert_eq!(wrong(Fault::Kill, Ended { by_itself: false, ..ended(137, Some(2), line) }).len(), 1);
+        assert_eq!(
+            wrong(Fault::Kill, with(ended(137, Some(2), line), |seen| seen.by_itself = false)).len(),
+            1
+        );
         let late = Duration::from_secs(3);
-        assert_eq!(wrong(Fault::Kill, Ended { took: late, ..ended(137, Some(2), line) }).len(), 1);
+        assert_eq!(wrong(Fault::Kill, with(ended(137, Some(2), line), |seen| seen.took = late)).len(), 1);
     }
 
     #[test]
@@ -281,11 +274,11 @@ mod tests {
 
     /// After a cut of about the time-out, a failure may tell the link to the victim instead; after a longer one, it may not.
     #[test]
-    fn the_link_may_be_told_where_it_was_mended_in_time() {
+    fn the_link_may_be_named_where_it_was_mended_in_time() {
         let line = "rank 1 failed at step 7: no sign of life passed between it and rank 2 for 4.0 s, though both are alive";
         let of = |extent, line| {
             let plan = Plan { extent, ..plan(Fault::MendedCut) };
-            judge(plan, Duration::from_secs(4), ended(1, Some(1), line), "ab").wrong.len()
+            check(plan, Duration::from_secs(4), ended(1, Some(1), line), "ab").wrong.len()
         };
         assert_eq!((of(0.4, line), of(1.0, line), of(0.4, "rank 1 failed: gone")), (0, 1, 1));
     }
@@ -293,14 +286,14 @@ mod tests {
     #[test]
     fn a_table_counts_what_was_tried() {
         let line = "rank 2 failed";
-        let of = |fault, ended| judge(plan(fault), Duration::from_secs(4), ended, "ab");
-        let judged = [
+        let of = |fault, ended| check(plan(fault), Duration::from_secs(4), ended, "ab");
+        let checked = [
             of(Fault::Stop, ended(1, Some(2), line)),
             of(Fault::Stop, ended(1, Some(0), line)),
-            of(Fault::Stop, Ended { struck: None, ..ended(0, None, "") }),
-            of(Fault::None, Ended { struck: None, ..ended(0, None, "") }),
+            of(Fault::Stop, with(ended(0, None, ""), |seen| seen.injected = None)),
+            of(Fault::None, with(ended(0, None, ""), |seen| seen.injected = None)),
         ];
-        let rows = tally(&judged);
+        let rows = tally(&checked);
         let counts = |row: &Row| (row.tried, row.either, row.failed, row.named_right, row.wrong);
         assert_eq!(rows.iter().map(counts).collect::<Vec<_>>(), [(1, 0, 0, 0, 0), (3, 1, 2, 1, 1)]);
     }

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use gleaner_transport::{Secret, Transport};
 
-use super::network::{Blow, Kind, Strike};
+use super::network::{Fault, Injection, Kind};
 use super::worker::{JOB, Part, Said};
 
 /// What a machine bears.
 struct Pace {
     /// What the jobs take for their time-out: the shortest that a busy machine does not break by itself.
     timeout: Duration,
-    /// Jobs of a test that run at once, and of those of all tests, how many have not been struck yet and so need processors.
+    /// Jobs of a test that run at once, and of those of all tests, how many have had no fault yet and so need processors.
     at_once: usize,
     at_work: usize,
 }
@@ -46,7 +46,7 @@ pub struct Case {
     pub workers: u32,
     pub kind: Kind,
     pub victim: u32,
-    pub strike: Strike,
+    pub injection: Injection,
 }
 
 /// The processes of one job. None outlives it.
@@ -65,7 +65,7 @@ impl Job {
     fn start(
         (transport, method, workers, kind): (Transport, &str, u32, Kind),
         timeout: Duration,
-        strike: Option<(u32, Strike)>,
+        injection: Option<(u32, Injection)>,
     ) -> Self {
         // Bound here and handed to rank 0 as its standard input, so that no process takes the port in between.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -82,8 +82,8 @@ impl Job {
                 method: method.to_owned(),
                 kind,
                 timeout,
-                strike: strike.filter(|(victim, _)| *victim == rank).map(|(_, strike)| strike),
-                endless: strike.is_some(),
+                injection: injection.filter(|(victim, _)| *victim == rank).map(|(_, injection)| injection),
+                endless: injection.is_some(),
             };
             Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", &worker(), "--nocapture", "-q"])
@@ -130,13 +130,13 @@ pub fn probe(transport: Transport, method: &str, workers: u32, kind: Kind) -> Ve
 pub fn run_all(cases: Vec<Case>) {
     let next = AtomicUsize::new(0);
     let wrong = Mutex::new(Vec::new());
-    let struck = AtomicUsize::new(0);
+    let injected = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..cases.first().map_or(0, |case| Pace::of(case.transport).at_once) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
                     match run(case, &BUSY) {
-                        Ok(was_struck) => drop(struck.fetch_add(usize::from(was_struck), Ordering::SeqCst)),
+                        Ok(came) => drop(injected.fetch_add(usize::from(came), Ordering::SeqCst)),
                         Err(what) => wrong.lock().unwrap().push(format!("{case:?}: {what}")),
                     }
                 }
@@ -146,48 +146,48 @@ pub fn run_all(cases: Vec<Case>) {
     let wrong = wrong.into_inner().unwrap();
     let (all, some) = (cases.len(), wrong.iter().take(10).map(String::as_str).collect::<Vec<_>>().join("\n"));
     assert!(wrong.is_empty(), "{} of {all} cases:\n{some}", wrong.len());
-    let struck = struck.into_inner();
-    assert!(2 * struck > all, "only {struck} of {all} were struck");
-    println!("{struck} of {all} cases were struck");
+    let injected = injected.into_inner();
+    assert!(2 * injected > all, "only {injected} of {all} had a fault");
+    println!("{injected} of {all} cases had a fault");
 }
 
 /// Runs a case. Says whether its moment came: a rank that leaves does not wait for the goodbyes of others.
 fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
-    let Case { transport, method, workers, kind, victim, strike } = *case;
+    let Case { transport, method, workers, kind, victim, injection } = *case;
     let Pace { timeout, at_work, .. } = Pace::of(transport);
     let waiting = busy.enter(at_work);
-    let mut job = Job::start((transport, method, workers, kind), timeout, Some((victim, strike)));
+    let mut job = Job::start((transport, method, workers, kind), timeout, Some((victim, injection)));
     let out = BufReader::new(job.0[victim as usize].stdout.as_mut().unwrap());
-    let struck =
-        out.lines().map_while(Result::ok).find_map(|line| line.strip_prefix("struck ")?.parse().ok());
+    let injected =
+        out.lines().map_while(Result::ok).find_map(|line| line.strip_prefix("injected ")?.parse().ok());
     drop(waiting);
-    let Some(other) = struck else {
+    let Some(other) = injected else {
         if kind == Kind::Bye && job.0[victim as usize].wait().unwrap().success() {
             return Ok(false);
         }
-        return Err(format!("it was not struck: {:?}", job.said(victim, Instant::now())));
+        return Err(format!("it had no fault: {:?}", job.said(victim, Instant::now())));
     };
     let other: u32 = other;
     let process = &mut job.0[victim as usize];
-    match strike.blow {
-        Blow::Kill => process.kill().unwrap(),
-        Blow::Stop => {
+    match injection.fault {
+        Fault::Kill => process.kill().unwrap(),
+        Fault::Stop => {
             let stop = format!("kill -s STOP {}", process.id());
             assert!(Command::new("sh").args(["-c", &stop]).status().unwrap().success());
         }
-        Blow::CutOff | Blow::CutLink => {}
+        Fault::CutOff | Fault::CutLink => {}
     }
-    let culprit = if strike.blow == Blow::CutLink { victim.max(other) } else { victim };
+    let at_fault = if injection.fault == Fault::CutLink { victim.max(other) } else { victim };
     // A closed connection is noticed at once, silence by the time-out; then there is a rank to ask.
-    let within = if strike.blow == Blow::Kill { timeout / 2 } else { 2 * timeout };
+    let within = if injection.fault == Fault::Kill { timeout / 2 } else { 2 * timeout };
     let limit = Instant::now() + 4 * timeout;
     for rank in (0..workers).rev() {
-        if rank == victim && matches!(strike.blow, Blow::Kill | Blow::Stop) {
+        if rank == victim && matches!(injection.fault, Fault::Kill | Fault::Stop) {
             continue;
         }
-        let is_alone = rank == victim && strike.blow == Blow::CutOff;
+        let is_alone = rank == victim && injection.fault == Fault::CutOff;
         match job.said(rank, limit)? {
-            Said::Failed(failure, took) if failure.rank == culprit => {
+            Said::Failed(failure, took) if failure.rank == at_fault => {
                 if took > within {
                     return Err(format!("rank {rank} took {took:?} to end"));
                 }
@@ -196,12 +196,12 @@ fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
             Said::Counted(..) if kind == Kind::Bye => {}
             // A goodbye overtook bags on other streams. All others have left, and no rank can be asked who is cut off.
             Said::Failed(..) if kind == Kind::Bye && transport == Transport::Quic && is_alone => {}
-            said => return Err(format!("rank {rank} says {said:?}, expected {culprit} to be named")),
+            said => return Err(format!("rank {rank} says {said:?}, expected {at_fault} to be named")),
         }
     }
     let victim = &mut job.0[victim as usize];
-    match strike.blow {
-        Blow::Kill => {
+    match injection.fault {
+        Fault::Kill => {
             let signal = victim.wait().unwrap().signal();
             if kind == Kind::Bye && signal.is_none() {
                 return Ok(false);
@@ -210,7 +210,7 @@ fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
                 return Err(format!("the victim ended with {signal:?}"));
             }
         }
-        Blow::Stop => {
+        Fault::Stop => {
             if let Some(status) = victim.try_wait().unwrap() {
                 let has_left = kind == Kind::Bye && status.success();
                 return if has_left { Ok(false) } else { Err("the victim was not stopped".into()) };

@@ -1,4 +1,4 @@
-//! A network that strikes its own worker at one message, or holds everything up there until the test does.
+//! A network that injects a fault into its own worker at one message, or holds everything up there until the test does.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// What happens to the victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Blow {
+pub enum Fault {
     /// SIGKILL, from the test; nothing more passes while it is on its way.
     Kill,
     /// SIGSTOP, likewise.
@@ -45,8 +45,8 @@ pub enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Strike {
-    pub blow: Blow,
+pub struct Injection {
+    pub fault: Fault,
     pub moment: Moment,
     pub step: u32,
 }
@@ -54,7 +54,7 @@ pub struct Strike {
 /// What passes on the links of one worker.
 #[derive(Debug)]
 pub struct Watch {
-    strike: Option<Strike>,
+    injection: Option<Injection>,
     /// The messages that are counted, and of which step.
     kind: Kind,
     step: u32,
@@ -74,11 +74,11 @@ enum Hole {
 }
 
 impl Watch {
-    pub fn new(kind: Kind, strike: Option<Strike>) -> Arc<Self> {
+    pub fn new(kind: Kind, injection: Option<Injection>) -> Arc<Self> {
         let counted = if kind == Kind::Bye { 0 } else { 2 };
-        let step = strike.map_or(counted, |strike| strike.step);
+        let step = injection.map_or(counted, |injection| injection.step);
         let (sent, received) = (AtomicU32::new(0), AtomicU32::new(0));
-        Arc::new(Self { strike, kind, step, sent, received, hole: Mutex::default() })
+        Arc::new(Self { injection, kind, step, sent, received, hole: Mutex::default() })
     }
 
     /// Messages of the counted step, sent and received.
@@ -105,17 +105,17 @@ impl Watch {
     }
 
     fn look(&self, peer: Peer, now: Moment) {
-        let Some(Strike { blow, moment, .. }) = self.strike else { return };
+        let Some(Injection { fault, moment, .. }) = self.injection else { return };
         if moment != now {
             return;
         }
-        *self.hole.lock().unwrap() = Some(match blow {
-            Blow::Kill | Blow::Stop => Hole::Dam,
-            Blow::CutOff => Hole::All,
-            Blow::CutLink => Hole::Link(peer),
+        *self.hole.lock().unwrap() = Some(match fault {
+            Fault::Kill | Fault::Stop => Hole::Dam,
+            Fault::CutOff => Hole::All,
+            Fault::CutLink => Hole::Link(peer),
         });
         // The test waits for this line. It names the other end.
-        println!("struck {}", peer.0);
+        println!("injected {}", peer.0);
     }
 
     /// Whether nothing goes on any more.
@@ -197,7 +197,7 @@ impl Link for WatchedLink {
 
     fn submit(&mut self, message: Message) {
         self.watch.sends(self.peer(), message.tag);
-        // What comes after the blow does not leave, nor does the message at which it happens.
+        // What comes after the fault does not leave, nor does the message at which it happens.
         if self.watch.dams() || self.watch.swallows(self.peer()) {
             self.gone += 1;
         } else {

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::aim::Target;
+use super::expected::Injected;
 use super::fault::{Fault, Phase, Plan};
 use super::flood::Flood;
 use super::forgery::{Forged, Forgery};
 use super::lane::Lane;
 use super::marks::{Marks, Watch};
-use super::must::Struck;
 use super::trial::Job;
 use super::{CampaignError, Settings, worker};
 use crate::experiment::worker::find;
@@ -27,8 +27,8 @@ const CLOSELY: Duration = Duration::from_micros(100);
 /// needed: it looks each second, and gives it ten to go on.
 pub const STOPPED: Duration = Duration::from_secs(11);
 
-/// What is done to a job.
-pub struct Strike<'a> {
+/// A fault that is injected into a job.
+pub struct Injection<'a> {
     lane: &'a mut Lane,
     settings: &'a Settings,
     plan: &'a Plan,
@@ -41,6 +41,7 @@ pub struct Strike<'a> {
 }
 
 /// A job that was seen to its end.
+#[derive(Debug)]
 pub struct Seen {
     /// From the fault, or the beginning where nothing fails, to the end.
     pub took: Duration,
@@ -48,15 +49,15 @@ pub struct Seen {
     pub bound: Duration,
     /// Whether it ended by itself.
     pub by_itself: bool,
-    /// When it was struck, if it was.
-    pub struck: Option<Struck>,
+    /// When the fault was injected, if it was.
+    pub injected: Option<Injected>,
     /// Whether that was the part that was meant, from before to after the fault.
     pub met: bool,
     /// How long after its moment the fault was done.
     pub late: Option<Duration>,
 }
 
-impl<'a> Strike<'a> {
+impl<'a> Injection<'a> {
     /// What is to be done to a job.
     pub fn new(
         lane: &'a mut Lane,
@@ -68,29 +69,29 @@ impl<'a> Strike<'a> {
         Self { lane, settings, plan, folder, mark, flood: None, forgery: None, met: false, late: None }
     }
 
-    /// Does no more, and says what came of bytes that were to be changed.
+    /// Ends it. Gives the outcome for bytes that were to be changed.
     pub fn end(self) -> Forged {
         drop(self.flood);
         self.forgery.map(Forgery::end).unwrap_or_default()
     }
 
-    /// Strikes a job at its moment, and waits until it has ended.
-    pub fn see_through(&mut self, job: &mut Job, target: Option<&Target<'_>>) -> Result<Seen, CampaignError> {
+    /// Injects the fault at its moment, and waits until it has ended.
+    pub fn run(&mut self, job: &mut Job, target: Option<&Target<'_>>) -> Result<Seen, CampaignError> {
         let begun = Instant::now();
         let whole = target.map_or(self.settings.timeout * 4, |target| target.course.whole);
-        let struck = match (self.plan.fault, target) {
+        let injected = match (self.plan.fault, target) {
             (Fault::None, _) | (_, None) => None,
             // It leaves before the others are ready to.
-            (Fault::Unequal, Some(_)) => Some((begun, Struck { before: None, after: Phase::Leaving })),
-            (_, Some(target)) => self.strike(job, target)?,
+            (Fault::Unequal, Some(_)) => Some((begun, Injected { before: None, after: Phase::Leaving })),
+            (_, Some(target)) => self.inject(job, target)?,
         };
         let lasts = self.plan.lasts(self.settings.timeout);
-        let mut undo = struck.and_then(|(at, _)| Some(at + lasts?));
-        // A silence is noticed after the time-out and judged soon, the news takes at most a second, and the launcher gives all
+        let mut undo = injected.and_then(|(at, _)| Some(at + lasts?));
+        // A silence is noticed after the time-out and diagnosed soon, the news takes at most a second, and the launcher gives all
         // two seconds to say what they know.
         let spare = self.settings.timeout * 5 / 4 + Duration::from_secs(4);
         let spare = if self.plan.fault == Fault::Stop { spare + STOPPED } else { spare };
-        let (from, bound) = match struck {
+        let (from, bound) = match injected {
             Some((at, _)) if self.ends_soon() => (at, whole + spare),
             _ => (begun, 3 * whole + lasts.unwrap_or_default() + spare),
         };
@@ -110,7 +111,7 @@ impl<'a> Strike<'a> {
             took: from.elapsed(),
             bound,
             by_itself,
-            struck: struck.map(|(_, struck)| struck),
+            injected: injected.map(|(_, injected)| injected),
             met: self.met,
             late: self.late,
         })
@@ -122,13 +123,13 @@ impl<'a> Strike<'a> {
         matches!(fault, Fault::Kill | Fault::Stop | Fault::Cut | Fault::FullDisk | Fault::UnreadStderr)
     }
 
-    /// Waits for the moment and strikes, unless the job has ended before. Says when that was, and in which part of the victim's
+    /// Waits for the moment and injects the fault, unless the job has ended before. Says when that was, and in which part of the victim's
     /// life.
-    fn strike(
+    fn inject(
         &mut self,
         job: &mut Job,
         target: &Target<'_>,
-    ) -> Result<Option<(Instant, Struck)>, CampaignError> {
+    ) -> Result<Option<(Instant, Injected)>, CampaignError> {
         let Plan { victim, phase, .. } = *self.plan;
         let (begun, mut due) = (Instant::now(), None);
         let mut victim = Watch::new(self.folder, victim);
@@ -150,14 +151,14 @@ impl<'a> Strike<'a> {
                 self.met = was_there && before == Some(phase) && after.phase() == before && !after.has_left();
                 self.late = due.map(|due| at.saturating_duration_since(due));
                 let after = after.phase().filter(|_| was_there);
-                return Ok(after.map(|after| (at, Struck { before, after })));
+                return Ok(after.map(|after| (at, Injected { before, after })));
             }
             thread::sleep(left.unwrap_or(CLOSELY).min(CLOSELY));
         }
         Ok(None)
     }
 
-    /// Whether the victim was there to be struck.
+    /// Whether the victim was still there.
     fn apply(&mut self) -> Result<bool, CampaignError> {
         let victim = self.plan.victim;
         let process = || {
@@ -169,7 +170,7 @@ impl<'a> Strike<'a> {
             Fault::Kill | Fault::UnreadStderr => Ok(signal(Signal::KILL)),
             Fault::Stop | Fault::Pause => Ok(signal(Signal::STOP)),
             Fault::Cut | Fault::ShortCut | Fault::MendedCut | Fault::SlowLink => {
-                self.lane.strike().map(|()| true)
+                self.lane.inject().map(|()| true)
             }
             Fault::Flood => {
                 self.flood = process().map(|process| self.lane.flood(victim, process));
@@ -197,7 +198,7 @@ impl<'a> Strike<'a> {
             && let Some(process) =
                 Marks::read(self.folder, self.plan.victim).process().and_then(Pid::from_raw)
         {
-            // It may have been ended meanwhile, which is judged by what the launcher says.
+            // It may have been ended meanwhile, which shows in what the launcher says.
             let _ = kill_process(process, Signal::CONT);
         }
         self.lane.restore()

@@ -1,14 +1,14 @@
-//! The runtime's test of strikes, in a machine that has a device: its jobs are processes of this program, over verbs.
+//! The runtime's test of faults, in a machine that has a device: its jobs are processes of this program, over verbs.
 
 use gleaner_transport::Transport;
 
-#[path = "../../../runtime/tests/strikes/cases.rs"]
+#[path = "../../../runtime/tests/faults/cases.rs"]
 mod cases;
-#[path = "../../../runtime/tests/strikes/jobs.rs"]
+#[path = "../../../runtime/tests/faults/jobs.rs"]
 mod jobs;
-#[path = "../../../runtime/tests/strikes/network.rs"]
+#[path = "../../../runtime/tests/faults/network.rs"]
 mod network;
-#[path = "../../../runtime/tests/strikes/worker.rs"]
+#[path = "../../../runtime/tests/faults/worker.rs"]
 mod worker;
 
 /// Not a test of its own: as a process of its own, it is a worker.
@@ -20,7 +20,7 @@ fn worker_process() {
 }
 
 /// Run by another, in the machine. By four: of three, the third has a link to rank 0 alone in some methods, and when that is cut it would
-/// have to make another within the 0.6 s after which it judges for itself, which takes emulated processors longer.
+/// have to make another within the 0.6 s after which it decides for itself, which takes emulated processors longer.
 #[test]
 #[ignore = "runs inside a machine that has a device"]
 fn inside_one_message_of_each_rank() {
@@ -30,6 +30,6 @@ fn inside_one_message_of_each_rank() {
 /// One message of each rank of every method: the rank that is killed, stopped or cut off is named by all others.
 #[test]
 #[ignore = "takes minutes of emulated machines"]
-fn a_rank_that_is_struck_is_named_by_all_others() {
-    crate::inside("strikes::inside_one_message_of_each_rank");
+fn a_rank_that_fails_is_named_by_all_others() {
+    crate::inside("faults::inside_one_message_of_each_rank");
 }

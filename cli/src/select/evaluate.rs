@@ -33,8 +33,8 @@ pub struct Row {
     pub idling: f64,
 }
 
-/// Judges one of those measured.
-pub fn judge(
+/// Evaluates one of those measured.
+pub fn evaluate(
     entrant: &Entrant,
     one: &One,
     measured: &Measured,
@@ -127,14 +127,14 @@ mod tests {
         };
         let measured = Measured { read: 0.001, selectors: Vec::new() };
         let own = Entrant::Own(gleaner_algorithms::selectors::Selector::Random);
-        let row = judge(&own, &one, &measured, &gradients, &[4.0, 1.0], 1);
+        let row = evaluate(&own, &one, &measured, &gradients, &[4.0, 1.0], 1);
         assert_eq!((row.entries, row.times_k, row.jaccard, row.build_up), (2.0, 2.0, Some(0.0), 2.0));
         assert_eq!((row.padding, row.threshold_error), (Some(1.5), Some(0.625)));
         // The values stand for themselves: 1 of 25 squares, and 3 of 3.
         assert!((row.mass - 0.52).abs() < 1e-12);
         assert!((row.times_read - 3.0).abs() < 1e-9 && (row.idling - 1.0 / 3.0).abs() < 1e-9);
-        // Chosen for all: everybody's values at all four indices.
-        let row = judge(&Entrant::ExDyna, &one, &measured, &gradients, &[4.0, 1.0], 4);
+        // Chosen for all: all workers' values at all four indices.
+        let row = evaluate(&Entrant::ExDyna, &one, &measured, &gradients, &[4.0, 1.0], 4);
         assert_eq!((row.entries, row.jaccard, row.build_up, row.mass), (4.0, Some(1.0), 0.5, 1.0));
         assert_eq!(overlap(&entries(&[1, 2, 3]), &entries(&[2, 3, 4])), Some(0.5));
         assert_eq!(overlap(&entries(&[]), &entries(&[])), None);

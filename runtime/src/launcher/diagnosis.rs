@@ -67,10 +67,10 @@ impl Record {
 
     /// The failure, and the exit code of the job: the worker's own. None while no worker ended badly.
     ///
-    /// One failure makes others fail, in no particular order, so time alone does not decide. The culprit is the one that most
+    /// One failure makes others fail, in no particular order, so time alone does not decide. The rank at fault is the one that most
     /// workers blame, be it that it ended badly, hung until it was stopped, or ended well and too early; if they blame none,
     /// the first to end badly. It speaks for itself, unless it blames another: then those speak who blame it.
-    pub fn verdict(&self) -> Option<(Failure, u8)> {
+    pub fn diagnosis(&self) -> Option<(Failure, u8)> {
         let (first, _) = self.bad.first()?;
         let rank = self.most_blamed().unwrap_or(*first);
         let own = self.reports.iter().find(|(by, _)| *by == rank).map(|(_, report)| report);
@@ -102,14 +102,14 @@ impl Record {
     }
 
     fn most_blamed(&self) -> Option<u32> {
-        // Those who do not reach rank 0 blame it, and it judges: if it lives to blame another, it was not the cause, unless
+        // Those who do not reach rank 0 blame it, and it decides: if it lives to blame another, it was not the cause, unless
         // most of the others do not reach it. Then its own word does not count. Those that know from it which one is missing blame none.
-        let judges = self.reports.iter().any(|(by, report)| *by == 0 && report.rank != 0);
+        let decides = self.reports.iter().any(|(by, report)| *by == 0 && report.rank != 0);
         let against = self.reports.iter().filter(|(by, report)| *by != 0 && report.rank == 0).count();
         let is_cut_off = 2 * against >= self.world as usize;
         let counts = |by: u32, report: &Failure| if is_cut_off { by != 0 } else { report.rank != 0 };
         let mut blame: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (by, report) in self.reports.iter().filter(|(by, report)| !judges || counts(*by, report)) {
+        for (by, report) in self.reports.iter().filter(|(by, report)| !decides || counts(*by, report)) {
             let voters = blame.entry(report.rank).or_default();
             if !voters.contains(by) {
                 voters.push(*by);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     fn line(record: &Record) -> (String, u8) {
-        let (failure, code) = record.verdict().unwrap();
+        let (failure, code) = record.diagnosis().unwrap();
         (failure.to_string(), code)
     }
 
@@ -213,7 +213,7 @@ mod tests {
     fn without_reports_the_first_to_end_failed() {
         let (line, code) = line(&record(&[(3, 7), (1, 137)], &[0], &[]));
         assert_eq!((line.as_str(), code), ("rank 3 failed: exited with code 7", 7));
-        assert_eq!(record(&[], &[], &[]).verdict(), None);
+        assert_eq!(record(&[], &[], &[]).diagnosis(), None);
     }
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
         let said = |code| {
             let said = "Error: no secret".to_owned();
             let record = Record { bad: vec![(1, Bad::Exit { code, said })], ..Record::default() };
-            record.verdict().unwrap().0.to_string()
+            record.diagnosis().unwrap().0.to_string()
         };
         assert_eq!(said(1), "rank 1 failed: exited with code 1; its last words: Error: no secret");
         assert_eq!(said(137), "rank 1 failed: killed by signal 9 (SIGKILL)");

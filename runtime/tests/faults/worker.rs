@@ -11,9 +11,9 @@ use gleaner_runtime::{Error, Failure, Layout, Options, Pass, Session};
 use gleaner_transport::{JoinConfig, Peer, Preference, Secret, Transport, TransportChoice};
 use serde::{Deserialize, Serialize};
 
-use super::network::{Kind, Strike, Watch, watched};
+use super::network::{Injection, Kind, Watch, watched};
 
-pub const JOB: &str = "STRIKE_TEST_JOB";
+pub const JOB: &str = "FAULT_TEST_JOB";
 
 /// A worker's part in a job.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct Part {
     pub kind: Kind,
     pub timeout: Duration,
     /// What happens to this worker. Without it, and without `endless`, the worker counts the messages of step 2.
-    pub strike: Option<Strike>,
+    pub injection: Option<Injection>,
     pub endless: bool,
 }
 
@@ -47,7 +47,7 @@ const ENTRIES: usize = 400;
 /// So many that blocks travel in pieces: dense ones are passed on while they come, and one lends to several peers.
 const MANY: usize = 120_000;
 
-/// Who cancels every step, and who begins it when that has been asked for.
+/// The rank that cancels every step, and the one that begins it when that has been asked for.
 const ASKS: u32 = 2;
 const LATE: u32 = 3;
 
@@ -162,7 +162,7 @@ pub fn main(part: &Part) -> ! {
 }
 
 fn work(part: &Part) -> Result<Said, (Error, Duration)> {
-    let watch = Watch::new(part.kind, part.strike);
+    let watch = Watch::new(part.kind, part.injection);
     let listener = (part.rank == 0).then(|| std::io::stdin().as_fd().try_clone_to_owned().unwrap().into());
     let transport = part.transport.parse().unwrap();
     let config = JoinConfig {
@@ -183,7 +183,7 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     let network = async move { Ok(watched(gleaner_transport::join(config).await?, watching)) };
     let session = Session::over(network, part.timeout).unwrap();
     let mut step = steps(&session, part).map_err(|error| (error, Duration::ZERO))?;
-    // One more than is counted, at whose end all of its messages have left. A rank that is struck when it leaves has to leave.
+    // One more than is counted, at whose end all of its messages have left. A rank that fails when it leaves has to leave.
     let steps = if part.endless && part.kind != Kind::Bye { u64::MAX } else { 4 };
     for number in 0..steps {
         let (values, clock) = (gradient(part, number), Instant::now());

@@ -1,4 +1,4 @@
-//! Doing what a file's chaos says, beside a job that runs.
+//! Injects the faults of an experiment's file into a job that runs.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -34,8 +34,8 @@ struct Pending {
     planned: bool,
 }
 
-/// A job whose course is disturbed.
-pub struct Havoc<'a> {
+/// A job into which faults are injected.
+pub struct Injector<'a> {
     place: &'a mut Place,
     mark: &'a str,
     start: Instant,
@@ -45,7 +45,7 @@ pub struct Havoc<'a> {
     applied: Applied,
 }
 
-impl<'a> Havoc<'a> {
+impl<'a> Injector<'a> {
     /// For the job with this mark, which starts when this is done: what is to happen to links from its start on has happened.
     pub fn new(events: &[&Event], place: &'a mut Place, mark: &'a str) -> Self {
         let pending = events
@@ -58,9 +58,9 @@ impl<'a> Havoc<'a> {
             })
             .collect();
         let (slowed, applied) = (BTreeMap::new(), Applied::default());
-        let mut havoc = Self { place, mark, start: Instant::now(), step: 0, pending, slowed, applied };
-        havoc.apply_due(Act::is_of_network);
-        havoc
+        let mut injector = Self { place, mark, start: Instant::now(), step: 0, pending, slowed, applied };
+        injector.apply_due(Act::is_of_network);
+        injector
     }
 
     /// Goes on until the job is over, which is when the channel of steps is closed. What was done to the network is undone
@@ -130,21 +130,21 @@ impl<'a> Havoc<'a> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let send = |rank: u32, signal| worker::signal(self.mark, rank, signal).map_err(|e| text(&e));
         match act {
-            Act::Kill { rank } => send(*rank, Signal::KILL),
-            Act::Stop { rank } => send(*rank, Signal::STOP),
-            Act::Continue { rank } => {
+            Act::Kill(rank) => send(*rank, Signal::KILL),
+            Act::Stop(rank) => send(*rank, Signal::STOP),
+            Act::Continue(rank) => {
                 self.slowed.remove(rank).into_iter().for_each(Slowed::end);
                 send(*rank, Signal::CONT)
             }
-            Act::Slow { rank, share } => {
+            Act::Slow(rank, share) => {
                 self.slowed.remove(rank).into_iter().for_each(Slowed::end);
                 let worker = worker::find(self.mark, *rank).map_err(|e| text(&e))?;
                 self.slowed.insert(*rank, Slowed::start(worker, *share));
                 Ok(())
             }
-            Act::Cut { host } => self.place.cut(*host).map_err(|e| text(&e)),
-            Act::Mend { host } => self.place.mend(*host).map_err(|e| text(&e)),
-            Act::Reshape { host, link } => self.place.reshape(*host, link).map_err(|e| text(&e)),
+            Act::Cut(host) => self.place.cut(*host).map_err(|e| text(&e)),
+            Act::Mend(host) => self.place.mend(*host).map_err(|e| text(&e)),
+            Act::Reshape(host, link) => self.place.reshape(*host, link).map_err(|e| text(&e)),
         }
     }
 }

@@ -1,20 +1,20 @@
-//! Which jobs are struck, by what, and at which messages.
+//! Which jobs get which fault, and at which messages.
 
 use gleaner_algorithms::Method;
 use gleaner_transport::Transport;
 
 use super::jobs::{Case, probe};
-use super::network::{Blow, Kind, Moment, Strike};
+use super::network::{Fault, Injection, Kind, Moment};
 use super::worker::{B_SAG, BALANCING, LARGE, OVERLAPPED, R_SAG};
 
 /// A method, its number of workers, and what is counted.
 pub type Work = (&'static str, u32, Kind);
 
-/// Every rank of a job struck at every message that it sends or receives in a step, by the blows that are chosen by number.
+/// Every rank of a job fails at every message that it sends or receives in a step, by the faults that are chosen by number.
 pub fn everywhere(
     transport: Transport,
     (method, workers, kind): Work,
-    blows: impl Fn(u32) -> Vec<Blow>,
+    faults: impl Fn(u32) -> Vec<Fault>,
 ) -> Vec<Case> {
     let mut cases = Vec::new();
     for (victim, (sends, receives)) in (0..).zip(probe(transport, method, workers, kind)) {
@@ -34,9 +34,9 @@ pub fn everywhere(
                 _ if [BALANCING, "clt-k"].contains(&method) => 2,
                 _ => 2 * (number % 2),
             };
-            for blow in blows(number) {
-                let strike = Strike { blow, moment, step };
-                cases.push(Case { transport, method, workers, kind, victim, strike });
+            for fault in faults(number) {
+                let injection = Injection { fault, moment, step };
+                cases.push(Case { transport, method, workers, kind, victim, injection });
             }
         }
     }
@@ -56,8 +56,9 @@ fn one_of_each_rank(cases: &[Case]) -> Vec<Case> {
 
 /// One message of each rank: of every method, by as many workers, and of all else that ranks send each other.
 pub fn one_message_of_each_rank(transport: Transport, workers: u32) -> Vec<Case> {
-    let blow = |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff, Blow::CutLink][number as usize % 4]];
-    let call = |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff][number as usize % 3]];
+    let fault =
+        |number: u32| vec![[Fault::Kill, Fault::Stop, Fault::CutOff, Fault::CutLink][number as usize % 4]];
+    let call = |number: u32| vec![[Fault::Kill, Fault::Stop, Fault::CutOff][number as usize % 3]];
     let listed = Method::all().map(|method| (method.collective().name(), workers));
     let special = LARGE.into_iter().chain(OVERLAPPED).map(|method| (method, 4));
     let bags = listed.chain(OPTIONS).chain(special).map(|(method, workers)| (method, workers, Kind::Bags));
@@ -65,7 +66,7 @@ pub fn one_message_of_each_rank(transport: Transport, workers: u32) -> Vec<Case>
     let work = bags.chain(calls.map(|(workers, kind)| ("ring", workers, kind)));
     let cases = work.flat_map(|work| {
         let is_call = matches!(work.2, Kind::Note | Kind::Probe);
-        let cases = everywhere(transport, work, |number| if is_call { call(number) } else { blow(number) });
+        let cases = everywhere(transport, work, |number| if is_call { call(number) } else { fault(number) });
         one_of_each_rank(&cases)
     });
     cases.collect()
