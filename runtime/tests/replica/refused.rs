@@ -19,6 +19,11 @@ fn options_that_do_not_fit_are_refused() {
     let over = Options { method: Method::spardl().select_over(SelectOver::Gradient), ..bsp() };
     let over = refusal(over, &initial());
     assert!(over.contains("select over each group"), "{over}");
+    let share = refusal(options("osp", Method::spardl().norm_share(0.5)), &initial());
+    assert!(share.contains("osp does not go with a share of the norm"), "{share}");
+    let decays = Correction { decay: Some(0.9), ..Correction::default() };
+    let decays = refusal(options("osp", Method::spardl().corrected(decays)), &initial());
+    assert!(decays.contains("osp does not go with a decay of the residual"), "{decays}");
     let moving = Correction { momentum: 0.5, ..Correction::default() };
     let moving = refusal(options("local/4", Method::spardl().corrected(moving)), &initial());
     assert!(moving.contains("local/4 does not go with momentum correction"), "{moving}");
