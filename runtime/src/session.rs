@@ -128,7 +128,8 @@ impl Session {
         self.inner.counters.read()
     }
 
-    /// Agrees with all ranks on a layout and a method, and returns the handle that exchanges gradients. All ranks call it together.
+    /// Agrees with all ranks on a layout and a method, and returns the handle that exchanges gradients. All ranks call it together. Where a sparse
+    /// method is asked for no density and no k, each group delivers at least 256 entries.
     ///
     /// # Errors
     /// Ranks whose layout or method differs, named with the first difference; an invalid layout or method.

@@ -16,6 +16,20 @@ const EVERY: u64 = 10;
 /// Shares stay as they are until so small a part of k would go to other groups.
 const MOVED: usize = 10;
 
+/// Unless a density or k is asked for, a group delivers at least so many entries, or all that it has. Five in a hundred of a small layer are a
+/// few at a time, each of which comes late, while a message with so many takes little longer than an empty one.
+const FEWEST: usize = 256;
+
+/// The method for a group of n entries.
+pub(super) fn for_group(method: &Method, n: usize) -> Method {
+    let is_default = method.asked().is_none() && method.collective().is_sparse() && !method.is_auto();
+    let fewest = FEWEST.min(n);
+    match method.sparsity().k(n) {
+        Ok(k) if is_default && k < fewest => method.clone().selecting(Sparsity::K(fewest)),
+        _ => method.clone(),
+    }
+}
+
 impl Gradients {
     /// k of the whole gradient, where groups compete for it.
     fn contested(&self) -> Option<usize> {
@@ -121,7 +135,7 @@ pub(super) fn methods(
     };
     let methods: Vec<(Method, usize)> = match method.sparsity() {
         Sparsity::Density(_) if !over && method.follows_norm_share().is_none() => {
-            entries.iter().map(|&n| (method.clone(), n)).collect()
+            entries.iter().map(|&n| (for_group(method, n), n)).collect()
         }
         sparsity => {
             let k = sparsity.k(layout.selected_from()).map_err(MethodError::from)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gleaner_algorithms::collectives::MethodError;
 use gleaner_algorithms::{Method, Sparsity, shares};
 
+use super::sharing::for_group;
 use super::{Gradients, stream};
 use crate::failure::Error;
 use crate::layout::Layout;
@@ -22,7 +23,7 @@ impl Gradients {
         let layouts: Vec<Layout> = (0..layout.group_count()).map(|group| layout.only(group)).collect();
         let entries: Vec<usize> = layouts.iter().map(Layout::entries).collect();
         let methods: Vec<Method> = match method.sparsity() {
-            Sparsity::Density(_) => vec![method.clone(); entries.len()],
+            Sparsity::Density(_) => entries.iter().map(|&n| for_group(method, n)).collect(),
             sparsity => {
                 let k = sparsity.k(layout.entries()).map_err(MethodError::from)?;
                 shares::by_length(k, &entries)

@@ -275,3 +275,21 @@ fn what_does_not_select_the_largest_is_refused() {
     let topka = Method::named("topka").unwrap().selector("sampled".parse().unwrap());
     assert!(refusal(topka).unwrap().contains("topka with the selector sampled was asked for"));
 }
+
+/// Unless it is said how many, a small group delivers 256 entries, a smaller one all that it has, and a large one 5%.
+#[test]
+fn by_default_small_groups_deliver_more() {
+    let layout = [64, 1000, 20_000]
+        .iter()
+        .enumerate()
+        .fold(Layout::new(), |layout, (i, &n)| layout.group().parameter(NAMES[i], n));
+    let results = job::run(Over::Memory, 3, |session| {
+        let of = |method: Method| {
+            let gradients = session.gradients(&layout, method).unwrap();
+            let n = |method: &Method, n: usize| method.sparsity().k(n).unwrap();
+            gradients.methods().iter().zip([64, 1000, 20_000]).map(|(m, len)| n(m, len)).collect::<Vec<_>>()
+        };
+        (of(Method::spardl()), of(Method::spardl().density(0.05)))
+    });
+    assert_eq!(same(results), (vec![64, 256, 1000], vec![3, 50, 1000]));
+}
