@@ -37,7 +37,7 @@ pub enum NormShareError {
 
 crate::sentence::debug_as_sentence!(NormShareError);
 
-/// The number of entries that steps select, as it follows the share of the norm that they deliver. The same on all ranks, as long as it is told
+/// The number of entries that steps select, as it follows the share of the norm that they deliver. The same on all ranks, as long as it is given
 /// of the same shares.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdaptiveDensity {
@@ -117,7 +117,10 @@ impl AdaptiveDensity {
     #[must_use]
     pub fn restored(&self, numbers: &[f64]) -> Option<Self> {
         let &[level, saved, steps] = numbers else { return None };
-        let whole = |number: f64| (number >= 0.0 && number.fract() == 0.0).then_some(number as u64);
+        // Beyond 2⁵³ not every whole number is one of 64 bits.
+        let most = (1u64 << 53) as f64;
+        let whole =
+            |number: f64| (number >= 0.0 && number < most && number.fract() == 0.0).then_some(number as u64);
         let level = LEVELS.into_iter().find(|&known| f64::from(known) == level)?;
         Some(Self { level, saved: whole(saved)?, steps: whole(steps)?, ..*self })
     }
@@ -217,6 +220,7 @@ mod tests {
             &[0.5, 0.0, 0.0],
             &[0.0, -1.0, 0.0],
             &[0.0, 0.0, f64::NAN],
+            &[0.0, 1e300, 0.0],
         ] {
             assert_eq!(density.restored(numbers), None, "{numbers:?}");
         }

@@ -413,7 +413,7 @@ fn stream(channel: u64) -> u64 {
 
 /// What all ranks must agree on, a line each.
 pub(crate) fn describe(layout: &Layout, method: &Method) -> String {
-    let mut text = format!("method {method}\n{} entries in all\n", layout.entries());
+    let mut text = format!("method {}\n{} entries in all\n", sharing::named(method), layout.entries());
     text += &format!("on values that are not finite: {}\n", method.nonfinite().name());
     for p in &layout.parameters {
         let kind = if p.is_sparse { "sparse parameter" } else { "parameter" };

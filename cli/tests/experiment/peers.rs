@@ -131,3 +131,40 @@ fn an_iteration_is_measured_beside_ddp() {
     }
     assert_eq!(namespaces(&name), [""; 0]);
 }
+
+/// Trainings with PyTorch's hooks see the images that ours do, and learn; with PowerSGD they receive less.
+#[test]
+fn a_training_is_measured_with_hooks_of_ddp() {
+    if !can_emulate() {
+        return;
+    }
+    let bed = Bed::new("");
+    let digits = concat!(env!("CARGO_MANIFEST_DIR"), "/../trainer/data/digits");
+    bed.write(&format!(
+        "title = 'hooks'\nturns = 1\n[network]\nbandwidth = '1gbit'\n[workload]\ncommand = 'train'\nworkers = 2\nsteps = 60\nlr = 0.02\n\
+         data = 'mnist:{digits}'\nmodel = 'mlp'\nbatch = 16\nevaluate_every = 30\n[matrix]\nmethod = ['ring', 'torch', 'powersgd-1']\n"
+    ));
+    let name = named("hooktest");
+    let (code, said) = bed.run(&["--name", &name]);
+    assert_eq!(code, 0, "{said}");
+    let records = bed.records();
+    let of = |name: &str| records.iter().find(|record| method(record) == name).map(done);
+    let number = |report: &Value, field: &str| report[field].as_f64().unwrap();
+    let ring = of("ring").unwrap();
+    let Some((dense, compressed)) = of("torch").zip(of("powersgd-1")) else {
+        assert!(said.contains("torch is not measured") && said.contains("PyTorch"), "{said}");
+        gleaner_skips::skip(
+            "torch",
+            "hooks of DDP need a Python with PyTorch: apt-get install python3-torch",
+        );
+        return;
+    };
+    for report in [dense, compressed] {
+        assert_eq!(number(report, "params"), number(ring, "params"));
+        assert_eq!(report["evaluations"].as_array().unwrap().len(), 2);
+        assert!(number(report, "held_out_loss") < 1.5, "{report}");
+    }
+    assert!(number(dense, "bytes_per_step") > number(dense, "dense_bytes_per_step"));
+    assert!(number(compressed, "bytes_per_step") < number(dense, "bytes_per_step") / 2.0);
+    assert_eq!(namespaces(&name), [""; 0]);
+}

@@ -276,7 +276,7 @@ impl Gradients {
     /// What a checkpoint names.
     fn method_names(&self) -> String {
         match &self.auto {
-            None => self.method.to_string(),
+            None => super::sharing::named(&self.method),
             Some(_) => {
                 let mut names: Vec<String> = self.methods().iter().map(Method::to_string).collect();
                 // Groups that all run the same one name it once.

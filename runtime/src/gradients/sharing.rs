@@ -20,12 +20,21 @@ const MOVED: usize = 10;
 /// few at a time, each of which comes late, while a message with so many takes little longer than an empty one.
 const FEWEST: usize = 256;
 
+/// Whether groups deliver at least [`FEWEST`] entries.
+fn has_fewest(method: &Method) -> bool {
+    method.asked().is_none() && method.collective().is_sparse() && !method.is_auto()
+}
+
+/// A method's name, with what it does to small groups: two methods that differ in this alone are not the same.
+pub(super) fn named(method: &Method) -> String {
+    if has_fewest(method) { format!("{method}, at least {FEWEST} of a group") } else { method.to_string() }
+}
+
 /// The method for a group of n entries.
 pub(super) fn for_group(method: &Method, n: usize) -> Method {
-    let is_default = method.asked().is_none() && method.collective().is_sparse() && !method.is_auto();
     let fewest = FEWEST.min(n);
     match method.sparsity().k(n) {
-        Ok(k) if is_default && k < fewest => method.clone().selecting(Sparsity::K(fewest)),
+        Ok(k) if has_fewest(method) && k < fewest => method.clone().selecting(Sparsity::K(fewest)),
         _ => method.clone(),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::residual::{Correction, OnNonFinite};
 use gleaner_algorithms::shares::FLOOR;
 use gleaner_algorithms::{Method, SelectOver, Sparsity};
@@ -276,20 +277,32 @@ fn what_does_not_select_the_largest_is_refused() {
     assert!(refusal(topka).unwrap().contains("topka with the selector sampled was asked for"));
 }
 
-/// Unless it is said how many, a small group delivers 256 entries, a smaller one all that it has, and a large one 5%.
+/// Unless it is said how many, a small group delivers 256 entries, a smaller one all that it has, and a large one 5%; and ranks that differ in
+/// this are refused.
 #[test]
 fn by_default_small_groups_deliver_more() {
-    let layout = [64, 1000, 20_000]
-        .iter()
-        .enumerate()
-        .fold(Layout::new(), |layout, (i, &n)| layout.group().parameter(NAMES[i], n));
-    let results = job::run(Over::Memory, 3, |session| {
+    const LENGTHS: [usize; 3] = [64, 1000, 20_000];
+    let layout =
+        LENGTHS.iter().zip(NAMES).fold(Layout::new(), |layout, (&n, name)| layout.group().parameter(name, n));
+    let said = || Method::spardl().density(0.05).coding(Coding::Qsgd4);
+    let (by_default, asked) = same(job::run(Over::Memory, 3, |session| {
         let of = |method: Method| {
-            let gradients = session.gradients(&layout, method).unwrap();
-            let n = |method: &Method, n: usize| method.sparsity().k(n).unwrap();
-            gradients.methods().iter().zip([64, 1000, 20_000]).map(|(m, len)| n(m, len)).collect::<Vec<_>>()
+            let mut gradients = session.gradients(&layout, method).unwrap();
+            for (&n, name) in LENGTHS.iter().zip(NAMES) {
+                gradients.ready(name, &gradient(n, session.rank(), 1)).unwrap();
+            }
+            let update = gradients.wait().unwrap();
+            let bits: Vec<u32> =
+                NAMES[..3].iter().flat_map(|name| update.values(name).unwrap()).map(f32::to_bits).collect();
+            let ks = gradients.methods().iter().zip(LENGTHS).map(|(m, n)| m.sparsity().k(n).unwrap());
+            (ks.collect::<Vec<_>>(), bits)
         };
-        (of(Method::spardl()), of(Method::spardl().density(0.05)))
+        (of(Method::spardl()), of(said()))
+    }));
+    assert_eq!((by_default.0, asked.0), (vec![64, 256, 1000], vec![3, 50, 1000]));
+    let differ = job::run(Over::Memory, 2, |session| {
+        let method = if session.rank() == 1 { said() } else { Method::spardl() };
+        session.gradients(&layout, method).err().unwrap().to_string()
     });
-    assert_eq!(same(results), (vec![64, 256, 1000], vec![3, 50, 1000]));
+    assert!(differ.iter().all(|sentence| sentence.contains("at least 256 of a group")), "{differ:?}");
 }

@@ -289,6 +289,11 @@ fn sets((name, values): &(String, Vec<Value>), key: &str) -> bool {
     values.iter().any(|value| value.as_object().map_or(name == key, |table| table.contains_key(key)))
 }
 
+/// Whether all cases of this axis have a key.
+fn always_sets((name, values): &(String, Vec<Value>), key: &str) -> bool {
+    values.iter().all(|value| value.as_object().map_or(name == key, |table| table.contains_key(key)))
+}
+
 fn is_of_tables(value: &toml::Value) -> bool {
     value.as_array().is_some_and(|values| values.iter().any(toml::Value::is_table))
 }
@@ -332,8 +337,9 @@ fn need(
     network: Option<&Network>,
     command: Workload,
 ) -> Result<(), Problem> {
-    let lacks =
-        |fixed: &Case, key: &str| !fixed.0.contains_key(key) && !axes.iter().any(|axis| sets(axis, key));
+    let lacks = |fixed: &Case, key: &str| {
+        !fixed.0.contains_key(key) && !axes.iter().any(|axis| always_sets(axis, key))
+    };
     if lacks(fixed, "workers") {
         let hosts = network.and_then(|network| network.hosts);
         if let Some(hosts) = hosts.filter(|hosts| !(1..=MOST_WORKERS).contains(&i64::from(*hosts))) {

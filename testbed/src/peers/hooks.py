@@ -5,6 +5,7 @@ Run it under gleaner launch:  gleaner launch --workers 4 -- python3 testbed/src/
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -26,7 +27,7 @@ parser.add_argument("--evaluate-every", type=int, default=0)
 parser.add_argument("--seed", type=int, default=1)
 arguments = parser.parse_args()
 
-# PowerSGD is dense before this step, as it needs a gradient to begin with.
+# So many steps are dense, as PowerSGD needs a gradient to begin with.
 FIRST_POWERSGD = 10
 
 
@@ -80,7 +81,7 @@ elif arguments.hook.startswith("powersgd-"):
     )
     parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=arguments.momentum)
-drops = [int(float(share) * arguments.steps) for share in arguments.lr_drops.split(",") if share]
+drops = [math.ceil(float(share) * arguments.steps) for share in arguments.lr_drops.split(",") if share]
 scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, drops)
 loss_of = nn.CrossEntropyLoss()
 

@@ -200,6 +200,7 @@ fn python_script(case: &Case) -> (&'static str, Vec<(String, OsString)>) {
         let data = value("data").strip_prefix(MNIST).map(file).unwrap_or_default();
         let mut options = vec![("hook".to_owned(), name.into()), ("data".to_owned(), data)];
         let given = HOOK_OPTIONS.into_iter().filter_map(|name| Some((name, case.0.get(name)?)));
+        let given = given.filter(|(_, value)| **value != Value::Bool(false));
         options.extend(given.map(|(name, value)| (name.replace('_', "-"), plain(value).into())));
         return ("hooks.py", options);
     }

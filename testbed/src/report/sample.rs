@@ -15,7 +15,7 @@ use gleaner_units::{grouped, rate};
 pub type Axes = BTreeMap<String, String>;
 
 /// Axes that belong to a method rather than to what surrounds it, besides its options: they follow its name.
-const OF_THE_METHOD: [&str; 25] = [
+const OF_THE_METHOD: [&str; 26] = [
     "values",
     "selector",
     "residual",
@@ -32,6 +32,7 @@ const OF_THE_METHOD: [&str; 25] = [
     "norm_share",
     "residual_decay",
     "dct",
+    "sign_update",
     "merge",
     "synchrony",
     "servers",

@@ -193,16 +193,23 @@ fn frontier(
     }
     let caption = format!(
         "The {name} of a whole training against what the worker that receives most receives in a step; lower and further to the left is \
-         better. A line goes along densities, or along the number at the end of a name. {SEEDS}"
+         better. A line goes along densities, or along the number at the end of a name. Bytes are counted by the program; of PyTorch's hooks, they are \
+             those of the interface, with headers. {SEEDS}"
     );
     Figure::new(id, "Loss against bytes of a step", Shape::Lines, (name, Unit::None), caption, panels)
         .along("received in a step", Unit::Bytes)
 }
 
-/// A label without the number that it ends with, after a slash or a hyphen.
+/// A label without the number that its last word ends with, after a slash or a hyphen.
 fn without_number(label: &str) -> &str {
     let short = label.trim_end_matches(|c: char| c.is_ascii_digit());
-    if short.len() == label.len() { label } else { short.strip_suffix(['/', '-']).unwrap_or(label) }
+    let name = if short.len() == label.len() { None } else { short.strip_suffix(['/', '-']) };
+    // Not in 1e-5.
+    let is_word = |name: &&str| {
+        let word = name.rsplit(' ').next().unwrap_or_default();
+        word.chars().all(|c| c.is_ascii_alphabetic() || c == '-')
+    };
+    name.filter(is_word).unwrap_or(label)
 }
 
 /// How many entries updates had between one evaluation and the next.

@@ -275,6 +275,15 @@ fn a_peer_is_measured_in_a_job_of_its_own() {
     assert_eq!(methods, [vec!["ring", "spardl"], vec!["gloo"], vec!["mpich"]]);
 }
 
+/// What some tables leave out is as it is in a file without tables: refused, or the default.
+#[test]
+fn what_a_table_leaves_out_is_needed_or_has_its_default() {
+    const TABLES: &str = "title = 't'\n[workload]\ncommand = 'train'\n[matrix]\nwhat = [{ workers = 2, method = 'ring' }, { workers = 3 }]\n";
+    let methods: Vec<String> = parsed(TABLES).jobs.iter().map(|job| job[0].method()).collect();
+    assert_eq!(methods, ["ring", "spardl"]);
+    expect_refused(TABLES, ("workers = 2, ", ""), (2, "workers"));
+}
+
 /// A table sets options together, and none of them in the other cases.
 #[test]
 fn an_axis_of_tables_sets_several_options_at_once() {
