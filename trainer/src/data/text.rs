@@ -84,6 +84,12 @@ mod tests {
         load(&path).unwrap_err().to_string()
     }
 
+    /// Every edit of it would change the losses in the book.
+    #[test]
+    fn the_documentation_stays_as_it_was() {
+        assert_eq!(DOCUMENTATION.len(), 678_141);
+    }
+
     #[test]
     fn the_last_tenth_is_held_out() {
         let text = "Ähren lesen. ".repeat(100);
