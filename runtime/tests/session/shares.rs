@@ -294,7 +294,7 @@ fn by_default_small_groups_deliver_more() {
             let update = gradients.wait().unwrap();
             let bits: Vec<u32> =
                 NAMES[..3].iter().flat_map(|name| update.values(name).unwrap()).map(f32::to_bits).collect();
-            let ks = gradients.methods().iter().zip(LENGTHS).map(|(m, n)| m.sparsity().k(n).unwrap());
+            let ks = gradients.methods().into_iter().zip(LENGTHS).map(|(m, n)| m.sparsity().k(n).unwrap());
             (ks.collect::<Vec<_>>(), bits)
         };
         (of(Method::spardl()), of(said()))
