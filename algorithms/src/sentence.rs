@@ -52,6 +52,7 @@ mod tests {
     use super::did_you_mean;
     use crate::bag::{Coding, wire};
     use crate::collectives::{MethodError, RoutineError};
+    use crate::density::NormShareError;
     use crate::device::DeviceError;
     use crate::invariants::InvariantError;
     use crate::merging::MergingError;
@@ -73,6 +74,7 @@ mod tests {
             Box::new(RoutineError::Disagree { rank: Rank(2) }),
             Box::new(MethodError::NoWorkers),
             Box::new(CorrectionError::Momentum(2.0)),
+            Box::new(NormShareError::Share(2.0)),
             Box::new(residual::NonFinite { entry: 3, count: 1 }),
             Box::new(residual::AccumulateError::from(residual::NonFinite { entry: 3, count: 2 })),
             Box::new(DeviceError::Other("the device was taken away".into())),
