@@ -1,6 +1,7 @@
 //! Reading an experiment's file.
 
 mod checks;
+mod tables;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,6 +22,7 @@ use crate::Error;
 use crate::record::SEED;
 use crate::topology::Shape;
 use gleaner_units as units;
+use tables::{always_sets, is_of_tables, sets, tables};
 
 /// Keys and values with their places.
 pub(super) type Keys = BTreeMap<Spanned<String>, Spanned<toml::Value>>;
@@ -282,52 +284,6 @@ fn axes(
         axes.push((name.clone(), values));
     }
     Ok(axes)
-}
-
-/// Whether cases of this axis may have a key: its own, or one of a table.
-fn sets((name, values): &(String, Vec<Value>), key: &str) -> bool {
-    values.iter().any(|value| value.as_object().map_or(name == key, |table| table.contains_key(key)))
-}
-
-/// Whether all cases of this axis have a key.
-fn always_sets((name, values): &(String, Vec<Value>), key: &str) -> bool {
-    values.iter().all(|value| value.as_object().map_or(name == key, |table| table.contains_key(key)))
-}
-
-fn is_of_tables(value: &toml::Value) -> bool {
-    value.as_array().is_some_and(|values| values.iter().any(toml::Value::is_table))
-}
-
-/// The values of an axis of tables, each of which sets several options at once: one for each combination of what its lists have.
-fn tables(
-    key: &Spanned<String>,
-    value: &Spanned<toml::Value>,
-    known: impl Iterator<Item = &'static str> + Clone,
-    fresh: impl Fn(&str) -> Result<(), Placed>,
-) -> Result<Vec<Value>, Placed> {
-    let refuse = |problem| (value.span(), problem);
-    let expects = |expected| {
-        let found = value.get_ref().to_string();
-        refuse(Problem::Value { key: key.get_ref().clone(), found, expected })
-    };
-    if known.clone().any(|name| name == key.get_ref()) {
-        return Err(expects(
-            "values of this option; tables that set several options make an axis of another name",
-        ));
-    }
-    let mut values = Vec::new();
-    for table in value.get_ref().as_array().into_iter().flatten() {
-        let toml::Value::Table(table) = table else { return Err(expects("tables only")) };
-        let mut options = Vec::new();
-        for (option, value) in table {
-            known_key(&Spanned::new(key.span(), option.clone()), "matrix", known.clone())?;
-            fresh(option)?;
-            options.push((option.clone(), several(option, value).map_err(refuse)?));
-        }
-        let cases = case::product(&Case::default(), &options);
-        values.extend(cases.into_iter().map(|case| Value::Object(case.0.into_iter().collect())));
-    }
-    Ok(values)
 }
 
 /// What every case needs, filled in where it follows from the rest.
