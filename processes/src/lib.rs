@@ -73,6 +73,8 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -82,6 +84,11 @@ mod tests {
         let (name, value) = mark.split_once('=').unwrap();
         let mut child = Command::new("sleep").arg("1000").env(name, value).spawn().unwrap();
         let found = || with_environment(&[&mark]).collect::<Vec<_>>();
+        // The kernel lets the parent go on a moment before a started program has its environment.
+        let since = Instant::now();
+        while found().is_empty() && since.elapsed() < Duration::from_secs(10) {
+            thread::sleep(Duration::from_millis(1));
+        }
         let process = found()[0];
         assert_eq!((process.number(), process.command()), (child.id(), vec!["sleep".into(), "1000".into()]));
         assert!(!process.leads_session() && all().any(|one| one == process));
