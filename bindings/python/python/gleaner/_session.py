@@ -144,7 +144,8 @@ class Session(Membership):
         Args:
             layout: the number of entries of each parameter by name; or a list of such groups, each of which travels by itself.
             method: a `Method` or its name.
-            density, k: the share of entries that is delivered, or how many; by default a density of 0.05, with values of 4 bits.
+            density, k: the share of entries that is delivered, or how many; by default a density of 0.05, and at
+                least 256 entries of each group, with values of 4 bits.
             merge: a merging strategy such as `optimal`: groups follow from what steps are measured to take.
             device: the number of the CUDA device on which gradients are computed: their residuals stay there.
             options: those of `Method`.
