@@ -38,7 +38,7 @@ pub enum NormShareError {
 crate::sentence::debug_as_sentence!(NormShareError);
 
 /// The number of entries that steps select, as it follows the share of the norm that they deliver. The same on all ranks, as long as it is given
-/// of the same shares.
+/// the same shares.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdaptiveDensity {
     share: f64,
@@ -64,7 +64,7 @@ impl AdaptiveDensity {
         self.at(self.level)
     }
 
-    /// The mean number of entries that steps have selected, over their number; that of the next one before the first.
+    /// The mean number of entries that a step has selected so far; before the first step, what it will select.
     pub fn mean(&self) -> f64 {
         match self.steps {
             0 => self.k() as f64,
@@ -77,7 +77,7 @@ impl AdaptiveDensity {
         self.mean() / self.n.max(1) as f64
     }
 
-    /// So many steps have selected [`k`](Self::k) entries.
+    /// Counts steps that have selected [`k`](Self::k) entries each.
     pub fn passed(&mut self, steps: u64) {
         self.steps += steps;
         let allowed = self.saved + steps * self.budget as u64;

@@ -4,7 +4,7 @@ use gleaner_algorithms::residual::{AccumulateError, Correction, Residual, Waitin
 use gleaner_algorithms::{Method, Partition};
 use proptest::prelude::*;
 
-use super::harness::{COLLECTIONS, Outcome, Team, cases, methods};
+use super::harness::{COLLECTIONS, Outcome, Team, bits_of, cases, methods};
 use super::inputs::{Pattern, Random, entries, pattern};
 
 const MOMENTUM: f32 = 0.7;
@@ -23,10 +23,6 @@ fn step(team: &mut Team, gradients: &[Vec<f32>], size: usize) -> (Outcome, Vec<V
     let mut outcome = team.step_in_pieces(gradients, size);
     outcome.gradients.clone_from(&moved);
     (outcome, moved, velocities(team, n))
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|v| v.to_bits()).collect()
 }
 
 proptest! {
@@ -51,7 +47,7 @@ proptest! {
                 outcome.assert_invariants();
                 for w in 0..workers {
                     if !mask {
-                        prop_assert_eq!(bits(&after[w]), bits(&moved[w]), "{}", method);
+                        prop_assert_eq!(bits_of(&after[w]), bits_of(&moved[w]), "{}", method);
                         continue;
                     }
                     for i in 0..n {
@@ -88,7 +84,7 @@ proptest! {
                 for &i in order.iter().take(k).filter(|&&i| outcome.delivered[0][i] != 0.0) {
                     expected[i] = 0.0;
                 }
-                prop_assert_eq!(bits(&after[w]), bits(&expected));
+                prop_assert_eq!(bits_of(&after[w]), bits_of(&expected));
             }
         }
     }
@@ -128,7 +124,7 @@ proptest! {
         if !fresh {
             residual.set_waiting(0, &Waiting { residual: values(), velocity: (momentum > 0.0).then(&mut values) }).unwrap();
         }
-        let all = |r: &Residual| (bits(&r.read(0..n).unwrap()), r.velocity(0..n).map(bits));
+        let all = |r: &Residual| (bits_of(&r.read(0..n).unwrap()), r.velocity(0..n).map(bits_of));
         let before = all(&residual);
         let mut gradient = values();
         bad.iter().for_each(|at| gradient[at.index(n)] = f32::NAN);

@@ -5,15 +5,11 @@ use gleaner_algorithms::residual::{AccumulateError, Correction, CorrectionError,
 use gleaner_algorithms::{Method, Partition};
 use proptest::prelude::*;
 
-use super::harness::{COLLECTIONS, Team, cases, methods};
+use super::harness::{COLLECTIONS, Team, bits_of, cases, methods};
 use super::inputs::{Pattern, Random, entries, pattern};
 
 fn decaying(method: Method, decay: f32) -> Method {
     method.corrected(Correction { decay: Some(decay), ..Correction::default() })
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|v| v.to_bits()).collect()
 }
 
 proptest! {
@@ -40,7 +36,7 @@ proptest! {
                     let outcome = team.step_in_pieces(&gradients, 1 + random.below(n.max(1)));
                     for (old, waited) in outcome.old.iter().zip(&waited) {
                         let left: Vec<f32> = waited.iter().map(|v| decay * v).collect();
-                        prop_assert_eq!(bits(old), bits(&left), "{}", method);
+                        prop_assert_eq!(bits_of(old), bits_of(&left), "{}", method);
                     }
                     outcome.assert_invariants();
                 }
@@ -89,10 +85,10 @@ proptest! {
             let taken = here.start..if here.contains(&bad) { bad } else { here.end };
             taken.for_each(|i| expected[i] = 0.9 * waited[i] + gradient[i]);
         }
-        prop_assert_eq!(bits(&residual.read(0..n).unwrap()), bits(&expected));
+        prop_assert_eq!(bits_of(&residual.read(0..n).unwrap()), bits_of(&expected));
         if reverts {
             residual.revert().unwrap();
-            prop_assert_eq!(bits(&residual.read(0..n).unwrap()), bits(&waited));
+            prop_assert_eq!(bits_of(&residual.read(0..n).unwrap()), bits_of(&waited));
         }
     }
 }

@@ -73,6 +73,11 @@ pub fn dense_methods() -> impl Iterator<Item = Method> {
     methods().filter(|m| !m.collective().is_sparse())
 }
 
+/// Values as they are compared: bit by bit.
+pub fn bits_of(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
 /// This many random cases, the same ones in every run unless the environment says otherwise.
 pub fn cases(cases: u32) -> Config {
     let default = Config::default();

@@ -108,10 +108,10 @@ for step in range(1, arguments.steps + 1):
     if step % evaluate_every == 0 or step == arguments.steps:
         clock = time.perf_counter()
         seconds = clock - begun - evaluating
-        counts = torch.tensor([sum(losses) / len(losses), float(received() - before)], dtype=torch.float64)
-        most = counts.clone()
-        dist.all_reduce(most, op=dist.ReduceOp.MAX)
-        dist.all_reduce(counts)
+        training_loss = torch.tensor(sum(losses) / len(losses), dtype=torch.float64)
+        bytes_received = torch.tensor(received() - before)
+        dist.all_reduce(training_loss)
+        dist.all_reduce(bytes_received, op=dist.ReduceOp.MAX)
         with torch.no_grad():
             logits = model(held_out)
         evaluations.append(
@@ -120,8 +120,8 @@ for step in range(1, arguments.steps + 1):
                 "seconds": seconds,
                 "held_out_loss": loss_of(logits, answers).item(),
                 "held_out_accuracy": (logits.argmax(1) == answers).float().mean().item(),
-                "training_loss": counts[0].item() / workers,
-                "bytes_received": int(most[1].item()),
+                "training_loss": training_loss.item() / workers,
+                "bytes_received": bytes_received.item(),
             }
         )
         losses = []

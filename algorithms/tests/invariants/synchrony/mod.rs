@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use gleaner_algorithms::synchrony::SYNCHRONIES;
 use proptest::prelude::*;
 
-use super::harness::cases;
+use super::harness::{bits_of, cases};
 use job::{Job, Split, jobs, with_deaths};
 use oracles::{one_by_one, stages};
 use server::Came;
@@ -34,18 +34,14 @@ fn all() -> Vec<String> {
     listed.chain(more.map(String::from)).collect()
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
 /// Whether all workers saw the same bits in a step, and which, and in the end.
 fn assert_views(simulation: &Simulation, expected: &[Vec<f32>]) {
     for Saw { worker, step, view, .. } in &simulation.saw {
-        assert_eq!(bits(view), bits(&expected[*step as usize]), "worker {worker} in step {step}");
+        assert_eq!(bits_of(view), bits_of(&expected[*step as usize]), "worker {worker} in step {step}");
     }
-    let last = bits(expected.last().unwrap());
-    assert_eq!(bits(&simulation.parameters()), last);
-    assert!(simulation.workers.iter().all(|worker| bits(&worker.truth) == last));
+    let last = bits_of(expected.last().unwrap());
+    assert_eq!(bits_of(&simulation.parameters()), last);
+    assert!(simulation.workers.iter().all(|worker| bits_of(&worker.truth) == last));
 }
 
 /// The gradients of all steps before this one, of the workers of a job.
@@ -94,7 +90,7 @@ proptest! {
         for synchrony in all() {
             let [with, without] = [true, false].map(|hostile| {
                 let job = Job { hostile, ..job.clone() };
-                bits(&run(&job, &synchrony).parameters())
+                bits_of(&run(&job, &synchrony).parameters())
             });
             prop_assert_eq!(with, without, "{}", synchrony);
         }
@@ -116,7 +112,7 @@ proptest! {
         let mut seen: Vec<Option<&Saw>> = vec![None; job.steps as usize];
         for saw in &simulation.saw {
             let first = *seen[saw.step as usize].get_or_insert(saw);
-            prop_assert_eq!(bits(&first.view), bits(&saw.view), "step {}", saw.step);
+            prop_assert_eq!(bits_of(&first.view), bits_of(&saw.view), "step {}", saw.step);
         }
         let living = |rank: &usize| !job.deaths.iter().any(|death| death.worker as usize == *rank);
         for rank in (0..job.workers as usize).filter(living) {
@@ -131,9 +127,9 @@ proptest! {
         let simulation = run(&job, "asp");
         let came = &simulation.servers[0].log;
         let (parameters, views) = one_by_one(&job, came);
-        prop_assert_eq!(bits(&parameters), bits(&simulation.parameters()));
+        prop_assert_eq!(bits_of(&parameters), bits_of(&simulation.parameters()));
         for Saw { worker, step, view, .. } in &simulation.saw {
-            prop_assert_eq!(bits(view), bits(&views[*worker as usize][*step as usize]));
+            prop_assert_eq!(bits_of(view), bits_of(&views[*worker as usize][*step as usize]));
         }
     }
 

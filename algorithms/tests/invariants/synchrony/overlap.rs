@@ -3,15 +3,18 @@
 use super::job::{Gradients, Job, Split, jobs};
 use super::oracles::{local, stages};
 use super::simulation::{Saw, run};
-use super::{assert_views, bits, cases};
+use super::{assert_views, bits_of, cases};
 use gleaner_algorithms::synchrony::{Local, Sgd};
 use proptest::prelude::*;
 
 /// That all workers end with the servers' bits, and these are the ones expected.
 fn assert_ends(job: &Job, synchrony: &str, expected: &[f32]) {
     let simulation = run(job, synchrony);
-    assert_eq!(bits(&simulation.parameters()), bits(expected), "{synchrony}");
-    assert!(simulation.workers.iter().all(|worker| bits(&worker.truth) == bits(expected)), "{synchrony}");
+    assert_eq!(bits_of(&simulation.parameters()), bits_of(expected), "{synchrony}");
+    assert!(
+        simulation.workers.iter().all(|worker| bits_of(&worker.truth) == bits_of(expected)),
+        "{synchrony}"
+    );
 }
 
 /// BSP where every update is a step late: the loop, written out.
@@ -50,9 +53,9 @@ proptest! {
         let mut views = delayed(&job);
         let last = views.pop().unwrap();
         for Saw { worker, step, view, .. } in &simulation.saw {
-            prop_assert_eq!(bits(view), bits(&views[*step as usize]), "worker {} in step {}", worker, step);
+            prop_assert_eq!(bits_of(view), bits_of(&views[*step as usize]), "worker {} in step {}", worker, step);
         }
-        prop_assert_eq!(bits(&simulation.parameters()), bits(&last));
+        prop_assert_eq!(bits_of(&simulation.parameters()), bits_of(&last));
     }
 
     /// Between its ends: units of the routine stage as they are, the others a step late, whatever the split is in each step.
@@ -91,8 +94,8 @@ proptest! {
     fn after_the_last_background_all_have_the_same_bits(job in jobs()) {
         for synchrony in ["osp", "osp/lgp=off", "osp/lgp=ema:0.5"] {
             let simulation = run(&job, synchrony);
-            let last = bits(&simulation.parameters());
-            prop_assert!(simulation.workers.iter().all(|worker| bits(&worker.truth) == last));
+            let last = bits_of(&simulation.parameters());
+            prop_assert!(simulation.workers.iter().all(|worker| bits_of(&worker.truth) == last));
         }
     }
 

@@ -7,14 +7,18 @@ use super::super::case::{self, Case};
 use super::super::error::Problem;
 use super::{Placed, known_key, several};
 
-/// Whether cases of this axis may have a key: its own, or one of a table.
+/// Whether some cases of this axis have a key: its own, or one of a table.
 pub(super) fn sets((name, values): &(String, Vec<Value>), key: &str) -> bool {
-    values.iter().any(|value| value.as_object().map_or(name == key, |table| table.contains_key(key)))
+    values.iter().any(|value| has(name, value, key))
 }
 
-/// Whether all cases of this axis have a key.
+/// Whether all of them have.
 pub(super) fn always_sets((name, values): &(String, Vec<Value>), key: &str) -> bool {
-    values.iter().all(|value| value.as_object().map_or(name == key, |table| table.contains_key(key)))
+    values.iter().all(|value| has(name, value, key))
+}
+
+fn has(name: &str, value: &Value, key: &str) -> bool {
+    value.as_object().map_or(name == key, |table| table.contains_key(key))
 }
 
 pub(super) fn is_of_tables(value: &toml::Value) -> bool {

@@ -35,7 +35,7 @@ pub struct Table {
     /// Which of its cases; all, if nothing is said.
     #[serde(default)]
     cases: Pattern,
-    /// The axes whose values are the rows; [`OTHERS`] stands for all others.
+    /// The axes whose values are the rows; [`OTHERS`] is one cell with all others.
     rows: Vec<String>,
     /// Other words for axes and their values.
     #[serde(default)]
@@ -215,7 +215,7 @@ impl Table {
         Ok(text)
     }
 
-    /// The keys that [`OTHERS`] stands for, of these measurements.
+    /// The keys in the cell of [`OTHERS`], of these measurements.
     fn others(&self, rows: &[&Row]) -> BTreeSet<String> {
         let chosen = |key: &str| {
             let by = |column: &Column| {
