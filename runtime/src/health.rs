@@ -92,7 +92,7 @@ impl fmt::Display for Finding {
             Finding::Unbounded { waits, density } => write!(
                 f,
                 "residuals grow without bound: a value waits for {} until it is delivered, where a step is set to deliver {} of the entries, \
-                 of which each has its turn in {}; choose a selector whose threshold follows the gradients, a higher density, or steps that \
+                 so that an entry is delivered every {}; choose a selector whose threshold follows the gradients, a higher density, or steps that \
                  deliver everything",
                 steps(waits),
                 share(density),

@@ -8,7 +8,7 @@ use crate::schedule::{Fate, Finished};
 use crate::{Accumulator, Block, Element, Partition};
 
 /// Writes what stays of an accumulator once the update of its blocks is known: at the indices of the update only. Gives what is lost, by block.
-pub(crate) fn settle<T: Element>(
+pub(crate) fn commit_update<T: Element>(
     accumulator: &mut Accumulator<T>,
     partition: &Partition,
     finished: &Finished<T>,

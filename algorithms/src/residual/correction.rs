@@ -172,7 +172,7 @@ impl Correction {
     }
 
     /// The factor, below 1, that shortens a gradient of this norm, among this many workers. None where it is short enough, and
-    /// where the norm is not finite: then its values are judged one by one.
+    /// where the norm is not finite: then its values are checked one by one.
     pub fn shortening(&self, norm: f64, workers: u32) -> Option<f64> {
         let limit = f64::from(self.clip?) / f64::from(workers).sqrt();
         (norm.is_finite() && norm > limit).then(|| limit / norm)

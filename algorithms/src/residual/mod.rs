@@ -23,7 +23,7 @@ use crate::device::{Device, DeviceError, Given};
 use crate::select::{STRIDE, surplus};
 use crate::{Accumulator, Block, Element, Partition, select};
 use before::Before;
-pub(crate) use commit::settle;
+pub(crate) use commit::commit_update;
 use correction::Velocity;
 pub use correction::{Correction, CorrectionError, norm};
 use decay::Decay;

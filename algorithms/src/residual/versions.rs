@@ -1,6 +1,6 @@
 //! Steps of a residual: lent, and taken back in order.
 
-use super::commit::{mask, settle};
+use super::commit::{commit_update, mask};
 use super::{Collection, Residual};
 use crate::bag::{Bag, Entries};
 use crate::device::DeviceError;
@@ -160,7 +160,7 @@ impl<T: Element> Residual<T> {
         let mut accumulator = std::mem::take(&mut finished.accumulator);
         let mut lost = match zero {
             true => vec![Entries::default(); finished.update.len()],
-            false => settle(&mut accumulator, &partition, &finished, collection)?,
+            false => commit_update(&mut accumulator, &partition, &finished, collection)?,
         };
         let Finished { mut update, candidates, completion, .. } = finished;
         if let Some(completion) = completion {

@@ -145,7 +145,7 @@ impl Gradients {
         self.abort(&error)
     }
 
-    /// Which run this is, in 32 hexadecimal digits: drawn when a job begins, the same on all ranks, and kept when a job goes on
+    /// Which run this is, in 32 hexadecimal digits: chosen at random when a job begins, the same on all ranks, and kept when a job goes on
     /// from a checkpoint.
     pub fn run(&self) -> &str {
         &self.run

@@ -74,8 +74,8 @@ int main(int count, char **words) {
         qsort(seconds, steps, sizeof *seconds, ascending);
         printf("], \"seconds\": %.9f}\n", (seconds[(steps - 1) / 2] + seconds[steps / 2]) / 2);
     }
-    /* MPICH 4.0 over UCX was seen not to come back from MPI_Finalize among three emulated hosts. Everything is measured and
-     * told by now: its ranks wait until all are here, give the last messages a second to leave, and end. */
+    /* MPICH 4.0 over UCX was seen not to come back from MPI_Finalize among three emulated hosts. Everything is measured and printed
+     * by now: its ranks wait until all are here, give the last messages a second to leave, and end. */
     if (strcmp(words[1], "mpich") == 0) {
         fflush(stdout);
         MPI_Barrier(MPI_COMM_WORLD);

@@ -2,8 +2,8 @@
 
 mod cifar;
 mod clicks;
-mod drawn;
 mod fresh;
+mod fresh_digits;
 mod mnist;
 mod order;
 mod sampled;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{Dataset, cifar, clicks, drawn, mnist, synthetic, text};
+use super::{Dataset, cifar, clicks, fresh_digits, mnist, synthetic, text};
 use crate::error::TrainerError;
 
 /// Where the data come from.
@@ -26,7 +26,7 @@ pub enum Source {
     Digits,
     /// Text with the statistics of the built-in one, made anew in every step.
     FreshText,
-    /// Images of digits, drawn anew in every step.
+    /// Images of digits, made anew in every step.
     FreshDigits,
     /// Categories, and whether a user clicks: made anew in every step.
     FreshClicks,
@@ -44,7 +44,7 @@ impl Source {
             Source::Synthetic => Ok(synthetic::make(seed)),
             Source::Digits => mnist::digits(),
             Source::FreshText => text::sampled(seed),
-            Source::FreshDigits => Ok(drawn::make(seed)),
+            Source::FreshDigits => Ok(fresh_digits::make(seed)),
             Source::FreshClicks => Ok(clicks::make(seed)),
         }
     }

@@ -10,7 +10,7 @@ use super::{Execution, ExecutionError, Finished};
 use crate::accumulator::{Accumulator, SparseValues, Writable};
 use crate::bag::{Bag, Entries, Marks};
 use crate::device::DeviceError;
-use crate::residual::{Collection, settle};
+use crate::residual::{Collection, commit_update};
 use crate::schedule::machine::Machine;
 use crate::schedule::values::Values;
 use crate::schedule::{Candidates, Program, Tally};
@@ -111,7 +111,7 @@ impl<T: Element> FirstRun<T> {
         let mut accumulator = std::mem::take(&mut second.accumulator);
         let (mut left, mut lost) = (Entries::default(), Vec::new());
         if !second.whole.iter().all(|whole| *whole) {
-            lost = settle(&mut accumulator, blocks, &second, collection)?;
+            lost = commit_update(&mut accumulator, blocks, &second, collection)?;
             left = entries_of(&accumulator);
         }
         let sums = flat(blocks, second.update.into_iter().map(Bag::into_entries));
@@ -160,7 +160,7 @@ fn left_at_update<T: Element>(
     let own = flat(partition, own.into_iter());
     let delivered = own.indices.clone();
     let mut there = Accumulator::from(SparseValues::new(own, partition.entries()));
-    settle(&mut there, partition, finished, collection)?;
+    commit_update(&mut there, partition, finished, collection)?;
     Ok(Marks::of(&delivered).pick::<T, true>(&entries_of(&there)))
 }
 

@@ -1,4 +1,4 @@
-//! Images of digits, drawn from a font under random turns, shears, stretches and noise.
+//! Images of digits, rendered from a font with random rotations, shears, stretches and noise.
 
 use std::rc::Rc;
 
@@ -31,13 +31,13 @@ const NOISE: f32 = 73.0;
 /// The tangent of half of the largest turn, 25 degrees.
 const HALF_TURN: f32 = 0.2217;
 
-/// Draws digits.
+/// Makes images of digits.
 #[derive(Debug)]
-struct Drawn;
+struct Digits;
 
-/// Digits that are drawn anew in every step.
+/// Digits that are made anew in every step.
 pub fn make(seed: u64) -> Dataset {
-    let examples = |seed, part, count| Examples::Fresh(Fresh::new(Rc::new(Drawn), seed, part, count));
+    let examples = |seed, part, count| Examples::Fresh(Fresh::new(Rc::new(Digits), seed, part, count));
     Dataset {
         input: Input::Images(SHAPE),
         classes: FONT.len(),
@@ -79,7 +79,7 @@ fn draw(generator: &mut Generator, digit: u32) -> Vec<u8> {
     pixels
 }
 
-impl Maker for Drawn {
+impl Maker for Digits {
     fn fingerprint(&self, hash: &mut Sha256) {
         hash.update(FONT.concat());
     }
