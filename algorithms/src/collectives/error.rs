@@ -60,7 +60,7 @@ pub enum MethodError {
         /// The entries of the gradient.
         n: usize,
     },
-    /// What a method says against its options among this many workers.
+    /// What a method says against its options among this many workers, or a type of values against a name.
     #[error("{0}")]
     Refused(String),
     /// An option of another method.

@@ -5,6 +5,7 @@ mod completing;
 mod decaying;
 mod display;
 mod following;
+mod options;
 mod sparse;
 
 use std::sync::Arc;
@@ -154,23 +155,6 @@ impl Method {
     #[must_use]
     pub fn or_exact(self) -> Self {
         Self { coding: self.coding.or(Some(Coding::Exact)), ..self }
-    }
-
-    /// Sets an option of the method.
-    ///
-    /// # Errors
-    /// An option that it does not have, or a value that the option does not have.
-    pub fn with(self, option: &str, value: &str) -> Result<Self, MethodError> {
-        if let Some(collective) = self.collective.with_option(option, value) {
-            return Ok(Self { collective, ..self });
-        }
-        let (method, value) = (self.collective.name(), value.to_owned());
-        match self.collective.options().iter().find(|o| o.name == option) {
-            Some(&Setting { name: option, expects, .. }) => {
-                Err(MethodError::NoValue { method, option, value, expects })
-            }
-            None => Err(MethodError::NoOption { method, option: option.into(), value }),
-        }
     }
 
     /// Sets how values are encoded; what rounding takes away goes to the residuals.

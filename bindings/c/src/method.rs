@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::sync::Mutex;
 
-use gleaner::{Correction, Method};
+use gleaner::Method;
 
 use crate::handles::{Handles, lock};
 use crate::status::{Refused, call, gleaner_status, room, text};
@@ -53,8 +53,9 @@ pub unsafe extern "C" fn gleaner_method_new(
 }
 
 /// Sets an option of a method: "k" (how many entries are delivered), "values" ("exact", "bf16", "f16", "qsgd8", "qsgd4" or
-/// "qsgd2"), "selector", "residual", "select_over", "on_nonfinite" ("refuse" or "skip"), "momentum", "mask" ("1" or "0"),
-/// "clip", "warm_up", or one of the method's own, such as "teams" of SparDL.
+/// "qsgd2"), "selector", "residual", "select_over", "on_nonfinite" ("refuse" or "skip"), "momentum", and after it "mask" or "ef21" ("1" or "0"),
+/// "decay", "clip", "warm_up", "dense_below", "deliver_all_every", "deliver_all_at" (steps with commas between them), "complete_sums" ("1" or "0"),
+/// "norm_share", or one of the method's own, such as "teams" of SparDL.
 ///
 /// # Safety
 /// The texts are null or valid.
@@ -75,28 +76,9 @@ pub unsafe extern "C" fn gleaner_method_set(
 }
 
 fn set(method: Method, option: &str, value: &str) -> Result<Method, Refused> {
-    let correction = *method.correction();
-    let corrected = |correction: Correction| -> Result<Method, Refused> {
-        correction.check().map_err(refused)?;
-        Ok(method.clone().corrected(correction))
-    };
-    match option {
-        "k" => Ok(method.k(number(option, value)?)),
-        "values" => Ok(method.coding(value.parse().map_err(refused)?)),
-        "selector" => Ok(method.selector(value.parse().map_err(refused)?)),
-        "residual" => Ok(method.residual(value.parse().map_err(refused)?)),
-        "select_over" => Ok(method.select_over(value.parse().map_err(refused)?)),
-        "on_nonfinite" => Ok(method.on_nonfinite(value.parse().map_err(refused)?)),
-        "momentum" => corrected(Correction { momentum: number(option, value)?, ..correction }),
-        "mask" => corrected(Correction { mask: number::<u8>(option, value)? != 0, ..correction }),
-        "clip" => corrected(Correction { clip: Some(number(option, value)?), ..correction }),
-        "warm_up" => corrected(Correction { warm_up: number(option, value)?, ..correction }),
-        option => method.with(option, value).map_err(refused),
-    }
-}
-
-fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, Refused> {
-    value.trim().parse().map_err(|_| refused(format!("the option {option} is '{value}'; expected a number")))
+    let method = method.with(option, value).map_err(refused)?;
+    method.correction().check().map_err(refused)?;
+    Ok(method)
 }
 
 /// Frees a method; nothing for null.

@@ -1,23 +1,14 @@
 //! A method as users choose it.
 
-use std::fmt::Display;
-use std::str::FromStr;
-
-use gleaner::algorithms::bag::Coding;
-use gleaner::algorithms::selectors::Selector;
-use gleaner::{Collection, Correction, OnNonFinite, SelectOver, Sparsity};
+use gleaner::{OnNonFinite, Sparsity};
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
 
 use crate::errors::refuse_method;
 
 /// An all-reduce, how many entries it delivers, how they are encoded, and what happens to the rest.
 #[pyclass(frozen, module = "gleaner._native")]
 pub struct Method(pub gleaner::Method);
-
-/// What stands behind a name.
-fn named<T: FromStr<Err: Display>>(py: Python<'_>, name: &str) -> PyResult<T> {
-    name.parse().map_err(|error| refuse_method(py, error))
-}
 
 /// How many entries are delivered.
 fn sparsity(py: Python<'_>, density: Option<f64>, k: Option<usize>) -> PyResult<Option<Sparsity>> {
@@ -36,53 +27,45 @@ fn sparsity(py: Python<'_>, density: Option<f64>, k: Option<usize>) -> PyResult<
     }
 }
 
+/// A value as text, and a list's with commas between them.
+fn written(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    match value.cast::<PyString>() {
+        Ok(text) => Ok(text.to_cow()?.into_owned()),
+        Err(_) => match value.try_iter() {
+            Ok(items) => items
+                .map(|item| Ok(item?.str()?.to_string()))
+                .collect::<PyResult<Vec<_>>>()
+                .map(|all| all.join(",")),
+            Err(_) => Ok(value.str()?.to_string()),
+        },
+    }
+}
+
 #[pymethods]
 impl Method {
     #[new]
-    #[pyo3(signature = (
-        name = "spardl", *, density = None, k = None, values = None, selector = "top", residual = "global",
-        select_over = "group", on_nonfinite = "refuse", momentum = 0.0, mask = false, clip = None, warm_up = 0, options = vec![]
-    ))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (name = "spardl", *, density = None, k = None, **options))]
     fn new(
         py: Python<'_>,
         name: &str,
         density: Option<f64>,
         k: Option<usize>,
-        values: Option<&str>,
-        selector: &str,
-        residual: &str,
-        select_over: &str,
-        on_nonfinite: &str,
-        momentum: f32,
-        mask: bool,
-        clip: Option<f32>,
-        warm_up: u64,
-        options: Vec<(String, String)>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let mut method = gleaner::Method::named(name).map_err(|error| refuse_method(py, error))?;
-        for (option, value) in &options {
-            method = method.with(option, value).map_err(|error| refuse_method(py, error))?;
+        for (option, value) in options.into_iter().flatten() {
+            if !value.is_none() {
+                method = method
+                    .with(&option.str()?.to_cow()?, &written(&value)?)
+                    .map_err(|error| refuse_method(py, error))?;
+            }
         }
-        method = match sparsity(py, density, k)? {
+        method.correction().check().map_err(|error| refuse_method(py, error))?;
+        Ok(Self(match sparsity(py, density, k)? {
             None => method,
             Some(Sparsity::Density(density)) => method.density(density),
             Some(Sparsity::K(k)) => method.k(k),
-        };
-        let correction = Correction { momentum, mask, clip, warm_up, ..Correction::default() };
-        correction.check().map_err(|error| refuse_method(py, error))?;
-        method = match values {
-            None => method,
-            Some(values) => method.coding(named::<Coding>(py, values)?),
-        };
-        Ok(Self(
-            method
-                .selector(named::<Selector>(py, selector)?)
-                .residual(named::<Collection>(py, residual)?)
-                .select_over(named::<SelectOver>(py, select_over)?)
-                .on_nonfinite(named::<OnNonFinite>(py, on_nonfinite)?)
-                .corrected(correction),
-        ))
+        }))
     }
 
     /// The names of all methods.

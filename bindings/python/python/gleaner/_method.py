@@ -10,12 +10,6 @@ from gleaner.errors import MethodError
 Method = _native.Method
 MethodLike = Union[str, Method]
 
-# What every method takes. Whatever else is given is an option of the method's own, such as `teams` of SparDL.
-COMMON = frozenset(
-    ["values", "selector", "residual", "select_over", "on_nonfinite", "momentum", "mask", "clip", "warm_up"]
-)
-
-
 def as_method(
     method: MethodLike, density: Optional[float] = None, k: Optional[int] = None, **options: Any
 ) -> Method:
@@ -30,9 +24,7 @@ def as_method(
                 f"the method {method} has its own options; expected none beside it, or the method's name instead"
             )
         return method
-    common = {name: value for name, value in options.items() if name in COMMON}
-    own = [(name.replace("_", "-"), str(value)) for name, value in options.items() if name not in COMMON]
-    made = Method(method, density=density, k=k, options=own, **common)
+    made = Method(method, density=density, k=k, **options)
     if made.name != "auto" and not made.is_sparse and (density is not None or k is not None):
         raise MethodError(
             f"{method} delivers every entry in every step, so it has neither density nor k; leave it out, or choose a sparse "

@@ -1,0 +1,169 @@
+//! Options by their names, as programs in other languages and command lines give them.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use super::{Method, Setting};
+use crate::collectives::MethodError;
+
+const NUMBER: &str = "a number";
+const SWITCH: &str = "true or false";
+const STEPS: &str = "numbers of steps, counted from 0, with commas between them";
+
+impl Method {
+    /// Sets an option by its name: one of the method's own, such as `teams` of SparDL, or one that every method has, with `-` or `_` between words:
+    ///
+    /// | name | value | sets |
+    /// |---|---|---|
+    /// | `k` | a number of entries | [`Method::k`] |
+    /// | `values` | `exact`, `bf16`, `f16`, `qsgd8`, `qsgd4`, `qsgd2` | [`Method::coding`] |
+    /// | `selector`, `residual`, `select_over`, `on_nonfinite` | a name | the function of that name |
+    /// | `momentum`, `mask`, `ef21`, `decay`, `clip`, `warm_up` | a number, `true` or `false` | the field of [`Correction`](crate::residual::Correction) |
+    /// | `dense_below` | a number of entries | [`Method::dense_below`] |
+    /// | `deliver_all_every`, `deliver_all_at` | a number of steps; steps with commas between them | [`Method::whole_steps`] |
+    /// | `complete_sums` | `true` or `false` | [`Method::complete_sums`] |
+    /// | `norm_share` | a share | [`Method::norm_share`] |
+    ///
+    /// # Errors
+    /// An option that there is not, or a value that the option does not have. How corrections go with each other is checked when a job begins.
+    pub fn with(self, option: &str, value: &str) -> Result<Self, MethodError> {
+        let name = option.replace('_', "-");
+        if let Some(collective) = self.collective.with_option(&name, value) {
+            return Ok(Self { collective, ..self });
+        }
+        if let Some(&Setting { name: option, expects, .. }) =
+            self.collective.options().iter().find(|own| own.name == name)
+        {
+            return Err(no_value(self.collective.name(), option, value, expects));
+        }
+        self.with_common(option, &name, value)
+    }
+
+    fn with_common(mut self, option: &str, name: &str, value: &str) -> Result<Self, MethodError> {
+        let method = self.collective.name();
+        match name {
+            "k" => self = self.k(parsed(method, "k", value, NUMBER)?),
+            "values" => self = self.coding(named(value)?),
+            "selector" => self = self.selector(named(value)?),
+            "residual" => self = self.residual(named(value)?),
+            "select-over" => self = self.select_over(named(value)?),
+            "on-nonfinite" => self = self.on_nonfinite(named(value)?),
+            "momentum" => self.correction.momentum = parsed(method, "momentum", value, NUMBER)?,
+            "mask" => self.correction.mask = switch(method, "mask", value)?,
+            "ef21" => self.correction.ef21 = switch(method, "ef21", value)?,
+            "decay" => self.correction.decay = Some(parsed(method, "decay", value, NUMBER)?),
+            "clip" => self.correction.clip = Some(parsed(method, "clip", value, NUMBER)?),
+            "warm-up" => self.correction.warm_up = parsed(method, "warm_up", value, NUMBER)?,
+            "dense-below" => self.dense_below = parsed(method, "dense_below", value, NUMBER)?,
+            "deliver-all-every" => {
+                self.whole.every = Some(parsed(method, "deliver_all_every", value, "a number above 0")?)
+            }
+            "deliver-all-at" => {
+                let step = |step| parsed(method, "deliver_all_at", step, STEPS);
+                self.whole.at = value.split(',').map(step).collect::<Result<_, _>>()?;
+            }
+            "complete-sums" => self.complete = switch(method, "complete_sums", value)?,
+            "norm-share" => self.norm_share = Some(parsed(method, "norm_share", value, NUMBER)?),
+            _ => {
+                return Err(MethodError::NoOption { method, option: option.into(), value: value.into() });
+            }
+        }
+        Ok(self)
+    }
+}
+
+fn parsed<T: FromStr>(
+    method: &'static str,
+    option: &'static str,
+    value: &str,
+    expects: &'static str,
+) -> Result<T, MethodError> {
+    value.trim().parse().map_err(|_| no_value(method, option, value, expects))
+}
+
+/// As Rust, Python and C write it.
+fn switch(method: &'static str, option: &'static str, value: &str) -> Result<bool, MethodError> {
+    match value.trim() {
+        "true" | "True" | "1" => Ok(true),
+        "false" | "False" | "0" => Ok(false),
+        _ => Err(no_value(method, option, value, SWITCH)),
+    }
+}
+
+fn no_value(method: &'static str, option: &'static str, value: &str, expects: &'static str) -> MethodError {
+    MethodError::NoValue { method, option, value: value.into(), expects }
+}
+
+/// What a name says, or the sentence of what refuses it.
+fn named<T: FromStr<Err: Display>>(name: &str) -> Result<T, MethodError> {
+    name.parse().map_err(|error: T::Err| MethodError::Refused(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+    use crate::residual::{Collection, Correction, OnNonFinite, WholeSteps};
+    use crate::{SelectOver, Sparsity};
+
+    #[test]
+    fn an_option_by_its_name_is_what_its_function_sets() {
+        let by_name = |options: &[(&str, &str)]| {
+            let set = |method: Method, (option, value): &(&str, &str)| method.with(option, value).unwrap();
+            options.iter().fold(Method::spardl(), set)
+        };
+        let correction =
+            Correction { momentum: 0.9, mask: true, clip: Some(5.0), warm_up: 400, ..Correction::default() };
+        let whole = WholeSteps { every: NonZeroU64::new(100), at: vec![7, 9] };
+        for (named, set) in [
+            (
+                by_name(&[("k", "30"), ("values", "qsgd4")]),
+                Method::spardl().selecting(Sparsity::K(30)).coding("qsgd4".parse().unwrap()),
+            ),
+            (by_name(&[("selector", "sampled")]), Method::spardl().selector("sampled".parse().unwrap())),
+            (by_name(&[("residual", "partial")]), Method::spardl().residual(Collection::Partial)),
+            (by_name(&[("select_over", "gradient")]), Method::spardl().select_over(SelectOver::Gradient)),
+            (by_name(&[("select-over", "gradient")]), Method::spardl().select_over(SelectOver::Gradient)),
+            (by_name(&[("on_nonfinite", "skip")]), Method::spardl().on_nonfinite(OnNonFinite::Skip)),
+            (
+                by_name(&[("momentum", "0.9"), ("mask", "True"), ("clip", "5.0"), ("warm_up", "400")]),
+                Method::spardl().corrected(correction),
+            ),
+            (
+                by_name(&[("momentum", "0.9"), ("ef21", "1")]),
+                Method::spardl().corrected(Correction { momentum: 0.9, ef21: true, ..Correction::default() }),
+            ),
+            (
+                by_name(&[("decay", "0.999")]),
+                Method::spardl().corrected(Correction { decay: Some(0.999), ..Correction::default() }),
+            ),
+            (by_name(&[("dense_below", "300")]), Method::spardl().dense_below(300)),
+            (
+                by_name(&[("deliver_all_every", "100"), ("deliver_all_at", "7, 9")]),
+                Method::spardl().whole_steps(whole),
+            ),
+            (by_name(&[("complete_sums", "true")]), Method::spardl().complete_sums()),
+            (by_name(&[("complete_sums", "false"), ("mask", "0")]), Method::spardl()),
+            (by_name(&[("norm_share", "0.5")]), Method::spardl().norm_share(0.5)),
+        ] {
+            assert_eq!(format!("{named:?}"), format!("{set:?}"));
+        }
+    }
+
+    #[test]
+    fn what_is_no_value_is_refused_with_what_is_expected() {
+        for (option, value, expected) in [
+            ("k", "many", "spardl has no k of 'many'; expected a number"),
+            ("mask", "yes", "spardl has no mask of 'yes'; expected true or false"),
+            ("deliver_all_every", "0", "spardl has no deliver_all_every of '0'; expected a number above 0"),
+            ("deliver_all_at", "1,x", "spardl has no deliver_all_at of 'x'; expected numbers of steps"),
+            ("residual", "globl", "'globl' is no residual collection"),
+            ("sag", "x", "spardl has no sag of 'x'"),
+            ("densty", "0.1", "spardl has no densty, and 0.1 was asked for; no method has densty"),
+        ] {
+            let refusal = Method::spardl().with(option, value).unwrap_err().to_string();
+            assert!(refusal.starts_with(expected), "{refusal}");
+        }
+    }
+}
