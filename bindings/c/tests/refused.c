@@ -38,6 +38,8 @@ int main(void) {
     expect(gleaner_method_set(method, "team", "2"), GLEANER_METHOD, "team");
     expect(gleaner_method_set(method, "momentum", "1.5"), GLEANER_METHOD, "1.5");
     expect(gleaner_method_set(method, "clip", "far"), GLEANER_METHOD, "far");
+    expect(gleaner_method_set(method, "complete_sums", "2"), GLEANER_METHOD, "true or false");
+    expect(gleaner_method_set(method, "complete_sums", "0"), GLEANER_OK, "");
 
     gleaner_gradients *gradients = NULL;
     const gleaner_parameter twice[] = {{"w", 4, 0}, {"w", 2, 0}};

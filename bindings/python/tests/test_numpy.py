@@ -219,6 +219,9 @@ def _refuses():
         ("MethodError", "neither density nor k", {"method": "ring", "density": 0.1}),
         ("MethodError", "rings", {"method": "rings"}),
         ("MethodError", "teams", {"method": "ring", "teams": 2}),
+        ("MethodError", "expected true or false", {"mask": "yes"}),
+        ("MethodError", "without momentum correction", {"mask": True}),
+        ("MethodError", "no method has densty", {"densty": 0.1}),
         ("ValueError", "median", {"op": "median"}),
         ("MethodError", "max", {"op": "max", "method": "spardl"}),
     ]:
@@ -283,6 +286,13 @@ class Arrays(unittest.TestCase):
                 with self.subTest(what):
                     self.assertEqual(kind, expected)
                     self.assertIn(words, sentence)
+
+    def test_options_are_set_by_their_names(self):
+        levers = {"ef21": True, "momentum": 0.9, "dense_below": 300, "complete_sums": True, "mask": None, "deliver_all_every": 100, "deliver_all_at": [7, 9]}
+        method = str(gleaner.Method("spardl", density=0.1, values="qsgd4", teams=2, sag="bruck", **levers))
+        for words in ["spardl/2", "bruck", "qsgd4", "EF21", "momentum correction 0.9", "300", "sums", "every 100 steps", "steps 7, 9"]:
+            self.assertIn(words, method)
+        self.assertNotIn("mask", method)
 
     def test_stubs_are_what_the_native_half_has(self):
         import ast
