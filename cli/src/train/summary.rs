@@ -129,6 +129,8 @@ pub struct Summary {
     pub bytes_per_step: f64,
     /// What a ring all-reduce of dense gradients would have received per step: 2(P−1)/P · 4n.
     pub dense_bytes_per_step: f64,
+    /// How many steps a value of rank 0 waited until it was delivered, in the last steps that were looked at.
+    pub steps_waiting: Option<f64>,
     /// What rank 0 found in this process to stand in the way of the training.
     pub findings: Vec<Found>,
     /// SHA-256 of the final parameters, the same on every worker.

@@ -361,6 +361,7 @@ impl<'a> Run<'a> {
             entries_per_step: clock.spent.entries as f64 / steps_here as f64,
             bytes_per_step: together.bytes_received as f64 / steps_here as f64,
             dense_bytes_per_step: dense_bytes_per_step(workers, self.parameters.count()),
+            steps_waiting: self.exchange.steps_waiting(),
             findings: self.exchange.findings(),
             together,
             parameters_digest: digest,

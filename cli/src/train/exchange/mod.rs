@@ -81,6 +81,11 @@ pub trait Exchange {
         Vec::new()
     }
 
+    /// How many steps a value of rank 0 waits until it is delivered, where that is looked at.
+    fn steps_waiting(&self) -> Option<f64> {
+        None
+    }
+
     /// The mean share of the entries that was asked for, where the density follows the share of the norm.
     fn mean_density(&self) -> Option<f64> {
         None

@@ -209,6 +209,11 @@ impl Exchange for Overlapped<'_> {
         self.findings.clone()
     }
 
+    fn steps_waiting(&self) -> Option<f64> {
+        let health = self.overlap.gradients().health();
+        (health.looks > 0).then(|| health.waits())
+    }
+
     fn mean_density(&self) -> Option<f64> {
         self.overlap.gradients().mean_density()
     }
