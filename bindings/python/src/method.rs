@@ -2,7 +2,7 @@
 
 use gleaner::{OnNonFinite, Sparsity};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyList};
 
 use crate::errors::refuse_method;
 
@@ -27,18 +27,17 @@ fn sparsity(py: Python<'_>, density: Option<f64>, k: Option<usize>) -> PyResult<
     }
 }
 
-/// A value as text, and a list's with commas between them.
+/// A value as text: numbers of any type that is one, a list of steps with commas between them.
 fn written(value: &Bound<'_, PyAny>) -> PyResult<String> {
-    match value.cast::<PyString>() {
-        Ok(text) => Ok(text.to_cow()?.into_owned()),
-        Err(_) => match value.try_iter() {
-            Ok(items) => items
-                .map(|item| Ok(item?.str()?.to_string()))
-                .collect::<PyResult<Vec<_>>>()
-                .map(|all| all.join(",")),
-            Err(_) => Ok(value.str()?.to_string()),
-        },
+    if let Ok(steps) = value.cast::<PyList>() {
+        let steps = steps.iter().map(|step| written(&step)).collect::<PyResult<Vec<_>>>()?;
+        return Ok(steps.join(","));
     }
+    Ok(match (value.extract::<i64>(), value.extract::<f64>()) {
+        (Ok(number), _) => number.to_string(),
+        (_, Ok(number)) => number.to_string(),
+        _ => value.str()?.to_string(),
+    })
 }
 
 #[pymethods]
@@ -54,7 +53,8 @@ impl Method {
     ) -> PyResult<Self> {
         let mut method = gleaner::Method::named(name).map_err(|error| refuse_method(py, error))?;
         for (option, value) in options.into_iter().flatten() {
-            if !value.is_none() {
+            let is_empty = value.cast::<PyList>().is_ok_and(|steps| steps.is_empty());
+            if !value.is_none() && !is_empty {
                 method = method
                     .with(&option.str()?.to_cow()?, &written(&value)?)
                     .map_err(|error| refuse_method(py, error))?;
@@ -93,10 +93,10 @@ impl Method {
         self.0.nonfinite() == OnNonFinite::Skip
     }
 
-    /// Whether gradients or residuals are changed as they are accumulated, which is done in main memory.
+    /// Whether gradients or residuals are changed or looked at as they are accumulated, which is done in main memory.
     #[getter]
     fn corrects(&self) -> bool {
-        self.0.correction().needs_main_memory()
+        self.0.correction().needs_main_memory() || self.0.follows_norm_share().is_some()
     }
 
     /// The same method, with steps left out on all ranks where one has values that are not finite.

@@ -288,11 +288,14 @@ class Arrays(unittest.TestCase):
                     self.assertIn(words, sentence)
 
     def test_options_are_set_by_their_names(self):
-        levers = {"ef21": True, "momentum": 0.9, "dense_below": 300, "complete_sums": True, "mask": None, "deliver_all_every": 100, "deliver_all_at": [7, 9]}
-        method = str(gleaner.Method("spardl", density=0.1, values="qsgd4", teams=2, sag="bruck", **levers))
-        for words in ["spardl/2", "bruck", "qsgd4", "EF21", "momentum correction 0.9", "300", "sums", "every 100 steps", "steps 7, 9"]:
+        levers = {"momentum": numpy.float32(0.9), "ef21": 1, "dense_below": numpy.int64(300), "complete_sums": numpy.True_, "mask": None, "deliver_all_every": 100}
+        method = str(gleaner.Method("spardl", density=0.1, values="qsgd4", teams=2, sag="bruck", deliver_all_at=[7, 9], **levers))
+        for words in ["qsgd4", "EF21", "0.9", "300 entries", "sums completed", "every 100 steps", "steps 7, 9"]:
             self.assertIn(words, method)
-        self.assertNotIn("mask", method)
+        plain = str(gleaner.Method("spardl", density=0.1))
+        self.assertEqual(plain, str(gleaner.Method("spardl", density=0.1, deliver_all_at=[], teams=None)))
+        self.assertIn("0.999", str(gleaner.Method("spardl", density=0.1, decay=0.999)))
+        self.assertTrue(gleaner.Method("spardl", density=0.1, norm_share=0.5).corrects)
 
     def test_stubs_are_what_the_native_half_has(self):
         import ast

@@ -210,6 +210,19 @@ fn momentum_that_adam_does_not_need_is_named() {
     assert_eq!(said(&["--momentum", "0.9", "--method", "ring"]), 0);
 }
 
+/// Nothing is looked at before the 17th step, and with a dense method never.
+#[test]
+fn how_long_values_wait_is_in_the_summary() {
+    let waits = |more: &str| {
+        let text = format!("--data synthetic --model mlp --workers 2 --batch 1 --evaluate-every 18 --json {more}");
+        let summary = summary(&train(&text.split(' ').collect::<Vec<_>>()).output().unwrap());
+        summary["steps_waiting"].as_f64()
+    };
+    assert!(waits("--steps 18 --density 0.01").is_some_and(|steps| (1.0..100.0).contains(&steps)));
+    assert_eq!(waits("--steps 9 --density 0.01"), None);
+    assert_eq!(waits("--steps 18 --method ring"), None);
+}
+
 #[test]
 fn a_checkpoint_that_is_not_what_its_name_says_is_refused() {
     let folder = tempfile::tempdir().unwrap();

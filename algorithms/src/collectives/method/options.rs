@@ -7,6 +7,7 @@ use super::{Method, Setting};
 use crate::collectives::MethodError;
 
 const NUMBER: &str = "a number";
+const WHOLE: &str = "a whole number";
 const SWITCH: &str = "true or false";
 const STEPS: &str = "numbers of steps, counted from 0, with commas between them";
 
@@ -28,11 +29,12 @@ impl Method {
     /// An option that there is not, or a value that the option does not have. How corrections go with each other is checked when a job begins.
     pub fn with(self, option: &str, value: &str) -> Result<Self, MethodError> {
         let name = option.replace('_', "-");
-        if let Some(collective) = self.collective.with_option(&name, value) {
+        let with = |name| self.collective.with_option(name, value);
+        if let Some(collective) = with(option).or_else(|| with(&name)) {
             return Ok(Self { collective, ..self });
         }
         if let Some(&Setting { name: option, expects, .. }) =
-            self.collective.options().iter().find(|own| own.name == name)
+            self.collective.options().iter().find(|own| own.name == option || own.name == name)
         {
             return Err(no_value(self.collective.name(), option, value, expects));
         }
@@ -42,7 +44,7 @@ impl Method {
     fn with_common(mut self, option: &str, name: &str, value: &str) -> Result<Self, MethodError> {
         let method = self.collective.name();
         match name {
-            "k" => self = self.k(parsed(method, "k", value, NUMBER)?),
+            "k" => self = self.k(parsed(method, "k", value, WHOLE)?),
             "values" => self = self.coding(named(value)?),
             "selector" => self = self.selector(named(value)?),
             "residual" => self = self.residual(named(value)?),
@@ -53,8 +55,8 @@ impl Method {
             "ef21" => self.correction.ef21 = switch(method, "ef21", value)?,
             "decay" => self.correction.decay = Some(parsed(method, "decay", value, NUMBER)?),
             "clip" => self.correction.clip = Some(parsed(method, "clip", value, NUMBER)?),
-            "warm-up" => self.correction.warm_up = parsed(method, "warm_up", value, NUMBER)?,
-            "dense-below" => self.dense_below = parsed(method, "dense_below", value, NUMBER)?,
+            "warm-up" => self.correction.warm_up = parsed(method, "warm_up", value, WHOLE)?,
+            "dense-below" => self.dense_below = parsed(method, "dense_below", value, WHOLE)?,
             "deliver-all-every" => {
                 self.whole.every = Some(parsed(method, "deliver_all_every", value, "a number above 0")?)
             }
@@ -96,7 +98,7 @@ fn no_value(method: &'static str, option: &'static str, value: &str, expects: &'
 
 /// What a name says, or the sentence of what refuses it.
 fn named<T: FromStr<Err: Display>>(name: &str) -> Result<T, MethodError> {
-    name.parse().map_err(|error: T::Err| MethodError::Refused(error.to_string()))
+    name.trim().parse().map_err(|error: T::Err| MethodError::Refused(error.to_string()))
 }
 
 #[cfg(test)]
@@ -146,6 +148,7 @@ mod tests {
             (by_name(&[("complete_sums", "true")]), Method::spardl().complete_sums()),
             (by_name(&[("complete_sums", "false"), ("mask", "0")]), Method::spardl()),
             (by_name(&[("norm_share", "0.5")]), Method::spardl().norm_share(0.5)),
+            (by_name(&[("teams", "2"), ("sag", "bruck")]), Method::named("spardl/2").unwrap().with("sag", "bruck").unwrap()),
         ] {
             assert_eq!(format!("{named:?}"), format!("{set:?}"));
         }
@@ -154,7 +157,7 @@ mod tests {
     #[test]
     fn what_is_no_value_is_refused_with_what_is_expected() {
         for (option, value, expected) in [
-            ("k", "many", "spardl has no k of 'many'; expected a number"),
+            ("k", "many", "spardl has no k of 'many'; expected a whole number"),
             ("mask", "yes", "spardl has no mask of 'yes'; expected true or false"),
             ("deliver_all_every", "0", "spardl has no deliver_all_every of '0'; expected a number above 0"),
             ("deliver_all_at", "1,x", "spardl has no deliver_all_at of 'x'; expected numbers of steps"),

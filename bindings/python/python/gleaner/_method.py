@@ -10,6 +10,7 @@ from gleaner.errors import MethodError
 Method = _native.Method
 MethodLike = Union[str, Method]
 
+
 def as_method(
     method: MethodLike, density: Optional[float] = None, k: Optional[int] = None, **options: Any
 ) -> Method:
