@@ -214,7 +214,8 @@ fn momentum_that_adam_does_not_need_is_named() {
 #[test]
 fn how_long_values_wait_is_in_the_summary() {
     let waits = |more: &str| {
-        let text = format!("--data synthetic --model mlp --workers 2 --batch 1 --evaluate-every 18 --json {more}");
+        let text =
+            format!("--data synthetic --model mlp --workers 2 --batch 1 --evaluate-every 18 --json {more}");
         let summary = summary(&train(&text.split(' ').collect::<Vec<_>>()).output().unwrap());
         summary["steps_waiting"].as_f64()
     };

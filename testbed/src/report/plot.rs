@@ -19,8 +19,9 @@ const MOST_LINES: usize = 8;
 /// In one picture of bars of parts, the longest is at most so many times the shortest.
 const LONGER: f64 = 8.0;
 
-/// Letters of a method's name that are drawn; the table has all of them.
+/// Letters of a method's name that are drawn beside a row, and in a legend; the table has all of them.
 const LETTERS: usize = 26;
+const LETTERS_OF_LEGEND: usize = 60;
 
 /// The parts of a step.
 const PARTS: [Fill; 4] = [Fill::SELECT, Fill::EXCHANGE, Fill::MERGE, Fill::REST];
@@ -139,7 +140,10 @@ fn keys(figure: &Figure, series: &[&Series]) -> Vec<(Key, String)> {
             .flat_map(|s| s.points.iter().filter_map(|point| point.part))
     };
     match figure.shape {
-        Shape::Lines => series.iter().map(|s| (Key::Line(Look::new(s.style)), short(&s.label))).collect(),
+        Shape::Lines => series
+            .iter()
+            .map(|s| (Key::Line(Look::new(s.style)), short(&s.label, LETTERS_OF_LEGEND)))
+            .collect(),
         Shape::Stacks => PARTS.map(Key::Fill).into_iter().zip(parts().map(str::to_owned)).collect(),
         Shape::Rows if parts().count() > 1 => {
             parts().map(|part| (Key::Mark(marker(part)), part.into())).collect()
@@ -189,7 +193,8 @@ fn rows(figure: &Figure, series: &[&Series]) -> Rows {
     let axis = Axis::fit(&named(&figure.value.name, unit), values.iter().map(|v| v * factor), true);
     let row = |s: &&Series| {
         let whole = key(figure, s);
-        let mut row = Row { name: short(&s.label), value: in_its_unit(figure, whole), ..Row::default() };
+        let mut row =
+            Row { name: short(&s.label, LETTERS), value: in_its_unit(figure, whole), ..Row::default() };
         if is_stacked {
             let mut from = 0.0;
             for (point, fill) in s.points.iter().zip(PARTS) {
@@ -241,9 +246,9 @@ fn described(svg: &str, name: &str, figure: &Figure, panel: &Panel) -> String {
 }
 
 /// A method's name as long as there is room for it.
-fn short(label: &str) -> String {
-    if label.chars().count() <= LETTERS {
+fn short(label: &str, most: usize) -> String {
+    if label.chars().count() <= most {
         return label.to_owned();
     }
-    label.chars().take(LETTERS - 1).chain(['…']).collect()
+    label.chars().take(most - 1).chain(['…']).collect()
 }

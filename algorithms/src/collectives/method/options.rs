@@ -148,7 +148,10 @@ mod tests {
             (by_name(&[("complete_sums", "true")]), Method::spardl().complete_sums()),
             (by_name(&[("complete_sums", "false"), ("mask", "0")]), Method::spardl()),
             (by_name(&[("norm_share", "0.5")]), Method::spardl().norm_share(0.5)),
-            (by_name(&[("teams", "2"), ("sag", "bruck")]), Method::named("spardl/2").unwrap().with("sag", "bruck").unwrap()),
+            (
+                by_name(&[("teams", "2"), ("sag", "bruck")]),
+                Method::named("spardl/2").unwrap().with("sag", "bruck").unwrap(),
+            ),
         ] {
             assert_eq!(format!("{named:?}"), format!("{set:?}"));
         }
