@@ -1,7 +1,7 @@
-//! The files that `examples/digits.rs` writes are the images that `fresh-digits` has.
+//! The files that `examples/digits` writes are the images that `fresh-digits` has.
 
-#[path = "../examples/digits.rs"]
-mod digits;
+#[path = "../examples/digits/write.rs"]
+mod write;
 
 use candle_core::Device;
 use gleaner_trainer::data::{Batch, Source};
@@ -9,7 +9,7 @@ use gleaner_trainer::data::{Batch, Source};
 #[test]
 fn written_digits_are_those_that_are_made() {
     let folder = tempfile::tempdir().unwrap();
-    digits::write(folder.path(), 50, 20).unwrap();
+    write::write(folder.path(), 50, 20).unwrap();
     let read: Source = format!("mnist:{}", folder.path().display()).parse().unwrap();
     let (read, made) = (read.load(1).unwrap(), Source::FreshDigits.load(1).unwrap());
     assert_eq!((read.train.len(), read.held_out.len()), (50, 20));

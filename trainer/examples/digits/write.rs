@@ -1,6 +1,4 @@
-//! Writes images of the data `fresh-digits` in the format of MNIST's files, for trainings by other programs in which no image is seen twice.
-//!
-//! cargo run --release -p gleaner-trainer --example digits -- FOLDER
+//! The four files.
 
 use std::error::Error;
 use std::fs;
@@ -31,12 +29,4 @@ fn part(folder: &Path, name: &str, examples: &Examples, count: u32) -> Result<()
     fs::write(folder.join(format!("{name}-images-idx3-ubyte")), images)?;
     fs::write(folder.join(format!("{name}-labels-idx1-ubyte")), labels)?;
     Ok(())
-}
-
-#[allow(dead_code, reason = "the test of this example calls write alone")]
-fn main() -> Result<(), Box<dyn Error>> {
-    let folder = std::env::args()
-        .nth(1)
-        .ok_or("expected the name of a folder, found nothing; say where the files go")?;
-    write(Path::new(&folder), 1 << 16, 8192)
 }
