@@ -3,7 +3,7 @@
 //! The update is the same on every worker, and so is everything made from it here: the parameters stay bit-identical
 //! without ever being exchanged.
 
-use candle_core::{Result as Computed, Tensor, Var};
+use candle_core::{DType, Result as Computed, Tensor, Var};
 
 mod adam;
 
@@ -12,25 +12,28 @@ pub use adam::Adam;
 use crate::dct::Dct;
 use crate::error::TrainerError;
 use crate::parameters::{Parameter, Parameters};
-use gleaner_algorithms::synchrony::Sgd;
+use gleaner_algorithms::synchrony::{LateSgd, Sgd};
 use gleaner_runtime::Update;
 
 use adam::Decays;
 
 /// How parameters follow the mean gradients.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Descent {
     /// Stochastic gradient descent, with momentum if it has some.
     Sgd(Sgd),
+    /// The same for updates whose entries have waited in residuals.
+    LateSgd(LateSgd),
     /// See there.
     Adam(Adam),
 }
 
 impl Descent {
     /// What it keeps of each parameter, as checkpoints name it.
-    fn kept(self) -> &'static [&'static str] {
+    fn kept(&self) -> &'static [&'static str] {
         match self {
             Descent::Sgd(_) => &["velocity"],
+            Descent::LateSgd(_) => &["velocity", "steps waited"],
             Descent::Adam(_) => &["velocity", "second moment"],
         }
     }
@@ -39,6 +42,10 @@ impl Descent {
     fn of_steps(self, rate: f32) -> Self {
         match self {
             Descent::Sgd(sgd) => Descent::Sgd(Sgd { weight_decay: sgd.weight_decay * rate, ..sgd }),
+            Descent::LateSgd(late) => {
+                let weight_decay = late.sgd().weight_decay * rate;
+                Descent::LateSgd(late.weight_decay(weight_decay))
+            }
             // It divides by the size of gradients, so nothing would be left of a factor.
             adam => adam,
         }
@@ -134,7 +141,7 @@ impl Optimizer {
     /// # Errors
     /// What has failed on a device.
     pub fn restore(&mut self, state: State, updates: u64) -> Result<(), TrainerError> {
-        self.decays = Decays::after(updates, self.descent);
+        self.decays = Decays::after(updates, &self.descent);
         let state = state.into_iter().map(|(_, values)| values);
         match &mut self.kept {
             Kept::Host { values, .. } => *values = state.collect(),
@@ -161,15 +168,15 @@ impl Optimizer {
         factor: f32,
     ) -> Result<(), TrainerError> {
         let (descent, rate) = match rate {
-            Rate::Of(rate) => (self.descent, rate),
-            Rate::Within(rate) => (self.descent.of_steps(rate), 1.0),
+            Rate::Of(rate) => (self.descent.clone(), rate),
+            Rate::Within(rate) => (self.descent.clone().of_steps(rate), 1.0),
         };
-        self.decays.advance(descent);
+        self.decays.advance(&descent);
         let (decays, reading) = (self.decays, &self.reading);
         match &mut self.kept {
             Kept::Host { values: kept, gradient } => {
                 for (number, parameter) in parameters.list.iter_mut().enumerate() {
-                    if parameter.is_embedding() && is_plain(descent) {
+                    if parameter.is_embedding() && is_plain(&descent) {
                         let entries = update.sparse(&parameter.name)?;
                         parameter.update(|values| {
                             entries.iter().for_each(|(i, mean)| {
@@ -184,13 +191,16 @@ impl Optimizer {
                     reading.apply(gradient, parameter.is_embedding());
                     let mut kept = kept.iter_mut().map(|kept| &mut kept[number][..]);
                     let (Some(first), second) = (kept.next(), kept.next()) else { continue };
-                    parameter.update(|values| match (descent, second) {
+                    parameter.update(|values| match (&descent, second) {
                         (Descent::Adam(adam), Some(second)) => {
                             adam.step(values, [first, second], gradient, rate, decays);
                         }
+                        (Descent::LateSgd(late), Some(waited)) => {
+                            late.step(values, first, waited, gradient, rate);
+                        }
                         (Descent::Sgd(sgd), _) => sgd.step(values, first, gradient, rate),
-                        // It keeps both.
-                        (Descent::Adam(_), None) => {}
+                        // They keep both.
+                        (Descent::Adam(_) | Descent::LateSgd(_), None) => {}
                     })?;
                 }
             }
@@ -199,7 +209,7 @@ impl Optimizer {
                     let mean = mean(update, parameter, factor)?;
                     let gradient = if reading.signs { mean.sign()? } else { mean };
                     let of_parameter: Vec<Tensor> = kept.iter().map(|kept| kept[number].clone()).collect();
-                    let next = step(descent, parameter.variable(), &of_parameter, &gradient, rate, decays)?;
+                    let next = step(&descent, parameter.variable(), &of_parameter, &gradient, rate, decays)?;
                     kept.iter_mut().zip(next).for_each(|(kept, next)| kept[number] = next);
                 }
                 if let Some(parameter) = parameters.list.first() {
@@ -215,7 +225,7 @@ impl Optimizer {
 pub type State = Vec<(&'static str, Vec<Vec<f32>>)>;
 
 /// Whether nothing changes where the gradient is zero.
-fn is_plain(descent: Descent) -> bool {
+fn is_plain(descent: &Descent) -> bool {
     matches!(descent, Descent::Sgd(Sgd { momentum: 0.0, weight_decay: 0.0, .. }))
 }
 
@@ -248,7 +258,7 @@ fn mean(_update: &Update, _parameter: &Parameter, _factor: f32) -> Result<Tensor
 /// A step on a device, with the same roundings as in main memory: candle's `affine` would round products and sums together. Gives what
 /// is kept next.
 fn step(
-    descent: Descent,
+    descent: &Descent,
     parameter: &Var,
     kept: &[Tensor],
     gradient: &Tensor,
@@ -265,6 +275,25 @@ fn step(
             };
             parameter.set(&(parameter.as_tensor() - times(&ahead, rate)?)?.detach())?;
             Ok(vec![velocity.detach()])
+        }
+        (Descent::LateSgd(late), [velocity, waited]) => {
+            let Sgd { momentum, weight_decay, nesterov } = late.sgd();
+            let shares = Tensor::new(late.shares(), parameter.device())?;
+            let longest = late.shares().len() - 1;
+            let number = waited.minimum(longest as f64)?.to_dtype(DType::U32)?.flatten_all()?;
+            let share = shares.index_select(&number, 0)?.reshape(parameter.shape())?;
+            let absent = gradient.eq(0.0_f32)?.to_dtype(DType::F32)?;
+            let waited = ((waited + 1.0)? * absent)?;
+            let decay = times(parameter, weight_decay)?;
+            let timely = (&share * gradient)?;
+            let velocity = ((times(velocity, momentum)? + &timely)? + &decay)?;
+            let ahead = match nesterov {
+                true => ((timely + decay)? + times(&velocity, momentum)?)?,
+                false => velocity.clone(),
+            };
+            let overdue = (times(&(share.ones_like()? - share)?, late.rest())? * gradient)?;
+            parameter.set(&(parameter.as_tensor() - times(&(ahead + overdue)?, rate)?)?.detach())?;
+            Ok(vec![velocity.detach(), waited.detach()])
         }
         (Descent::Adam(adam), [first, second]) => {
             adam.step_there(parameter, [first, second], gradient, rate, decays)
@@ -296,12 +325,42 @@ mod tests {
                 let gradient = values();
                 sgd.step(&mut parameters, &mut velocities, &gradient, 0.3);
                 let gradient = Tensor::from_vec(gradient, 999, &Device::Cpu).unwrap();
-                let kept = step(Descent::Sgd(sgd), &variable, &[velocity], &gradient, 0.3, Decays::default());
+                let kept =
+                    step(&Descent::Sgd(sgd), &variable, &[velocity], &gradient, 0.3, Decays::default());
                 velocity = kept.unwrap().remove(0);
             }
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
             let of = |tensor: &Tensor| bits(&tensor.to_vec1().unwrap());
             assert!(of(&variable) == bits(&parameters) && of(&velocity) == bits(&velocities), "{nesterov}");
+        }
+    }
+
+    #[test]
+    fn late_entries_step_tensors_as_they_do_slices() {
+        let mut generator = Generator::new(3, "steps", 0);
+        let mut values = |share: f32| {
+            let mut value = || generator.symmetric();
+            (0..999).map(|_| if value().abs() < share { value() } else { 0.0 }).collect::<Vec<f32>>()
+        };
+        for nesterov in [false, true] {
+            let late = LateSgd::new(Sgd { momentum: 0.9, weight_decay: 1e-3, nesterov });
+            let (mut parameters, mut kept) = (values(1.0), [values(1.0), vec![0.0; 999]]);
+            let variable = Var::from_slice(&parameters, 999, &Device::Cpu).unwrap();
+            let mut tensors: Vec<Tensor> =
+                kept.iter().map(|kept| Tensor::from_slice(kept, 999, &Device::Cpu).unwrap()).collect();
+            for _ in 0..50 {
+                let gradient = values(0.1);
+                let [velocity, waited] = &mut kept;
+                late.step(&mut parameters, velocity, waited, &gradient, 0.3);
+                let gradient = Tensor::from_vec(gradient, 999, &Device::Cpu).unwrap();
+                let descent = Descent::LateSgd(late.clone());
+                tensors = step(&descent, &variable, &tensors, &gradient, 0.3, Decays::default()).unwrap();
+            }
+            let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+            let of = |tensor: &Tensor| bits(&tensor.to_vec1().unwrap());
+            assert!(of(&variable) == bits(&parameters), "{nesterov}");
+            assert!(tensors.iter().zip(&kept).all(|(tensor, kept)| of(tensor) == bits(kept)), "{nesterov}");
+            assert!(kept[1].iter().any(|&waited| waited > 20.0));
         }
     }
 
@@ -316,12 +375,12 @@ mod tests {
         let mut decays = Decays::default();
         for updates in 0..5 {
             let gradient = values();
-            assert_eq!(decays, Decays::after(updates, Descent::Adam(adam)));
-            decays.advance(Descent::Adam(adam));
+            assert_eq!(decays, Decays::after(updates, &Descent::Adam(adam)));
+            decays.advance(&Descent::Adam(adam));
             let [first, second] = &mut kept;
             adam.step(&mut parameters, [first, second], &gradient, 0.1, decays);
             let gradient = Tensor::from_vec(gradient, 99, &Device::Cpu).unwrap();
-            tensors = step(Descent::Adam(adam), &variable, &tensors, &gradient, 0.1, decays).unwrap();
+            tensors = step(&Descent::Adam(adam), &variable, &tensors, &gradient, 0.1, decays).unwrap();
         }
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
         let of = |tensor: &Tensor| bits(&tensor.to_vec1().unwrap());

@@ -239,6 +239,7 @@ impl TrainArgs {
             clip_update: self.levers.clip_update,
             dct: self.levers.dct,
             sign_update: self.levers.sign_update,
+            plain_momentum: self.levers.plain_momentum,
             momentum: match self.levers.ef21 {
                 // All updates are added up.
                 true => 1.0,

@@ -46,6 +46,9 @@ pub struct Levers {
     /// mean over the steps, no more than the density that is set [default: the same density in every step]
     #[arg(long, value_name = "SHARE")]
     pub norm_share: Option<f64>,
+    /// Let the optimiser's momentum take every entry of an update as if it had not waited, as the SGD of other libraries does
+    #[arg(long)]
+    pub plain_momentum: bool,
     /// The largest norm of an update; longer ones are shortened, the same on all workers [default: any length]
     #[arg(long, value_name = "NORM")]
     pub clip_update: Option<f32>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gleaner_algorithms::merging::Strategy;
 use gleaner_algorithms::residual::OnNonFinite;
-use gleaner_algorithms::synchrony::{Sgd, Synchrony};
+use gleaner_algorithms::synchrony::{LateSgd, Sgd, Synchrony};
 use gleaner_algorithms::{Method, SelectOver};
 use gleaner_runtime::Session;
 
@@ -62,6 +62,8 @@ pub struct Settings {
     pub sign_update: bool,
     /// What the next update keeps of the last.
     pub momentum: f32,
+    /// Whether momentum takes late entries as if they had not waited.
+    pub plain_momentum: bool,
     /// Pull towards zero.
     pub weight_decay: f32,
     /// The largest norm of a worker's gradient.
@@ -99,9 +101,18 @@ impl Settings {
     pub fn descent(&self) -> Descent {
         let (momentum, weight_decay) = (self.momentum, self.weight_decay);
         match self.optimizer {
+            Optimizer::Sgd if self.counts_waiting() => Descent::LateSgd(LateSgd::new(self.sgd())),
             Optimizer::Sgd => Descent::Sgd(self.sgd()),
             Optimizer::Adam => Descent::Adam(Adam { momentum, weight_decay, ..Adam::default() }),
         }
+    }
+
+    /// Whether the optimiser's momentum counts the steps that entries have waited: where they do, and an update holds gradients, entry by
+    /// entry.
+    fn counts_waiting(&self) -> bool {
+        let is_late = self.method.collective().is_sparse() && !self.plain_momentum;
+        let holds_gradients = self.dct.is_none() && !self.sign_update && !self.method.correction().ef21;
+        self.momentum > 0.0 && is_late && holds_gradients
     }
 
     /// What must be the same on all workers, besides [`Self::identity`].
@@ -148,6 +159,9 @@ impl Settings {
         if let Some(block) = self.dct {
             identity.push(("dct", block.to_string()));
         }
+        if self.counts_waiting() {
+            identity.push(("momentum", "of late entries".into()));
+        }
         if self.sign_update {
             identity.push(("sign update", true.to_string()));
         }
@@ -181,6 +195,7 @@ impl Settings {
             ("--ef21", plain, self.method.correction().ef21.then(|| "it".into())),
             ("--residual-decay", plain, self.method.correction().decay.map(|decay| decay.to_string())),
             ("--dct", plain, self.dct.map(|block| block.to_string())),
+            ("--plain-momentum", plain, self.plain_momentum.then(|| "it".into())),
             ("--sign-update", plain, self.sign_update.then(|| "it".into())),
             ("--norm-share", layers, self.method.follows_norm_share().map(|share| share.to_string())),
             ("--clip-update", plain, self.clip_update.map(|norm| norm.to_string())),

@@ -37,7 +37,7 @@ impl Default for Decays {
 }
 
 impl Decays {
-    pub(super) fn after(updates: u64, descent: Descent) -> Self {
+    pub(super) fn after(updates: u64, descent: &Descent) -> Self {
         let mut decays = Self::default();
         if let Descent::Adam(_) = descent {
             (0..updates).for_each(|_| decays.advance(descent));
@@ -45,7 +45,7 @@ impl Decays {
         decays
     }
 
-    pub(super) fn advance(&mut self, descent: Descent) {
+    pub(super) fn advance(&mut self, descent: &Descent) {
         if let Descent::Adam(adam) = descent {
             self.0[0] *= f64::from(adam.momentum);
             self.0[1] *= f64::from(adam.second);

@@ -11,7 +11,6 @@ use gleaner_runtime::{Awaited, Session};
 use super::{Ended, Exchange, Passed, Share};
 use crate::crew::{self, meanwhile};
 use crate::train::error::TrainError;
-use crate::train::levers;
 use crate::train::settings::Settings;
 use crate::train::summary::Found;
 use gleaner_trainer::dct::Dct;
@@ -32,7 +31,7 @@ pub struct Overlapped<'s> {
     /// By how much more than the mean worker this one counts, if batches differ.
     weight: Option<f64>,
     merge: &'static str,
-    /// The share of its velocity that the optimiser keeps, where it goes on with what it is given.
+    /// The share of its velocity that the optimiser keeps, where it takes entries as if they had not waited.
     momentum: f32,
     /// What rank 0 has found and said.
     findings: Vec<Found>,
@@ -92,7 +91,7 @@ impl<'s> Overlapped<'s> {
             rate_in_residual: settings.rate_in_residual,
             weight,
             merge: settings.merge.name(),
-            momentum: if settings.optimizer == levers::Optimizer::Sgd { settings.momentum } else { 0.0 },
+            momentum: if let Descent::Sgd(sgd) = settings.descent() { sgd.momentum } else { 0.0 },
             findings: Vec::new(),
         })
     }

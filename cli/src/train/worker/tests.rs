@@ -50,6 +50,7 @@ fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
         clip_update: None,
         dct: None,
         sign_update: false,
+        plain_momentum: false,
         momentum: 0.9,
         weight_decay: 1e-4,
         clip: None,
@@ -257,6 +258,9 @@ fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
         };
         let other = if settings.optimizer == Optimizer::Sgd { Optimizer::Adam } else { Optimizer::Sgd };
         refused(Settings { optimizer: other, rate_in_residual: false, ..settings.clone() }, "optimizer");
+        if settings.momentum > 0.0 && settings.optimizer == Optimizer::Sgd && !settings.sign_update {
+            refused(Settings { plain_momentum: true, ..settings.clone() }, "momentum");
+        }
         if settings.optimizer == Optimizer::Sgd {
             let rate_in_residual = !settings.rate_in_residual;
             refused(Settings { rate_in_residual, ..settings.clone() }, "rate in residual");
