@@ -54,6 +54,7 @@ const TRAIN: &[&str] = &[
     "residual_decay",
     "dct",
     "sign_update",
+    "plain_momentum",
     "warmup_density",
     "on_nonfinite",
     "evaluate_every",

@@ -15,7 +15,7 @@ use gleaner_units::{grouped, rate};
 pub type Axes = BTreeMap<String, String>;
 
 /// Axes that belong to a method rather than to what surrounds it, besides its options: they follow its name.
-const OF_THE_METHOD: [&str; 26] = [
+const OF_THE_METHOD: [&str; 27] = [
     "values",
     "selector",
     "residual",
@@ -33,6 +33,7 @@ const OF_THE_METHOD: [&str; 26] = [
     "residual_decay",
     "dct",
     "sign_update",
+    "plain_momentum",
     "merge",
     "synchrony",
     "servers",
