@@ -31,6 +31,7 @@
 //! of them, and compares every method with its paper.
 
 pub use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite, WholeSteps};
+pub use gleaner_algorithms::synchrony::LateSgd;
 pub use gleaner_algorithms::{Method, SelectOver, Sparsity};
 pub use gleaner_runtime::launcher;
 pub use gleaner_runtime::{

@@ -54,13 +54,15 @@ def main():
     torch.manual_seed(0)
     train, test = data()
     model = DistributedDataParallel(network())
+    sparse = arguments.method != "none" and gleaner.Method(arguments.method).is_sparse
     if arguments.method != "none":
-        sparse = gleaner.Method(arguments.method).is_sparse
         gleaner.torch.register(model, arguments.method, density=arguments.density if sparse else None)
 
     sampler = DistributedSampler(train)
     batches = DataLoader(train, batch_size=32, sampler=sampler)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    # Its momentum counts the steps that entries have waited.
+    sgd = gleaner.torch.SGD if sparse else torch.optim.SGD
+    optimizer = sgd(model.parameters(), lr=0.05, momentum=0.9)
     loss_of = torch.nn.CrossEntropyLoss()
     began = time.monotonic()
     for epoch in range(arguments.epochs):

@@ -39,7 +39,8 @@ class Digits(lightning.LightningModule):
         return torch.nn.functional.cross_entropy(self.net(images), labels)
 
     def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        # Its momentum counts the steps that entries have waited.
+        return gleaner.torch.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
 
 def main():

@@ -24,7 +24,7 @@ const RECENT: usize = 4;
 const STALE: f64 = 100.0;
 
 /// What waits for so many times the steps that momentum remembers comes to it in single lumps.
-const LUMPS: f64 = 4.0;
+const LUMPS: f64 = 2.0;
 
 /// A method delivers too little if what waits would take so many times as long as entries that are chosen at random.
 const BEYOND: f64 = 2.0;
@@ -80,7 +80,7 @@ impl Finding {
             Finding::Stale { .. } => {
                 &["--density", "--warmup-density", "--deliver-all", "--rate-in-residual"]
             }
-            Finding::Momentum { .. } => &["--density", "--momentum-correction", "--momentum"],
+            Finding::Momentum { .. } => &["--density", "--momentum"],
         }
     }
 }
@@ -111,8 +111,8 @@ impl fmt::Display for Finding {
             ),
             Finding::Momentum { waits, momentum } => write!(
                 f,
-                "a value waits for {} and then comes at once, and momentum {momentum} goes on with it for {}; choose a higher density, \
-                 momentum correction in place of the optimiser's momentum, or less of it",
+                "a value waits for {} and then comes at once, and momentum {momentum} goes on with it for {}; choose an optimiser whose \
+                 momentum counts how long entries have waited (LateSgd, in Python gleaner.torch.SGD), a higher density, or less momentum",
                 steps(waits),
                 steps(remembers(momentum)),
             ),

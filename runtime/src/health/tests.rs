@@ -42,10 +42,10 @@ fn a_sample_is_spread_over_all_values() {
 #[test]
 fn what_waits_long_is_stale_and_comes_to_momentum_in_lumps() {
     let waiting = |steps: f64| watched(10_000, 50, 200, move |_| (10.0 * steps + 10.0, 10.0 * steps));
-    assert_eq!(waiting(39.0).findings(0.9), []);
-    let momentum = Finding::Momentum { waits: 41.0, momentum: 0.9 };
-    assert_eq!(waiting(41.0).findings(0.9), [momentum]);
-    assert_eq!(waiting(41.0).findings(0.0), []);
+    assert_eq!(waiting(19.0).findings(0.9), []);
+    let momentum = Finding::Momentum { waits: 21.0, momentum: 0.9 };
+    assert_eq!(waiting(21.0).findings(0.9), [momentum]);
+    assert_eq!(waiting(21.0).findings(0.0), []);
     assert_eq!(waiting(101.0).findings(0.0), [Finding::Stale { waits: 101.0 }]);
     assert_eq!(waiting(101.0).findings(0.5).len(), 2);
     assert_eq!(

@@ -22,8 +22,9 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (1, 13):
 
 from gleaner.torch._hook import Hook, register  # noqa: E402
 from gleaner.torch._process_group import ProcessGroup, register_backend  # noqa: E402
+from gleaner.torch._sgd import SGD  # noqa: E402
 from gleaner.torch._synchronizer import Synchronizer  # noqa: E402
 
-__all__ = ["Hook", "ProcessGroup", "Synchronizer", "register"]
+__all__ = ["Hook", "ProcessGroup", "SGD", "Synchronizer", "register"]
 
 register_backend()
