@@ -9,13 +9,14 @@ use serde_json::Value;
 use super::stored::{Row, Stored};
 use crate::experiment::plain;
 
-/// Values that a case has to have: of each key one, or one of a list.
+/// Values that a case has to have: of each key one, or one of a list. What a case does not say is false.
 type Pattern = BTreeMap<String, Value>;
 
 fn fits(pattern: &Pattern, case: &BTreeMap<String, Value>) -> bool {
     pattern.iter().all(|(key, wanted)| {
         // As they are written: a text that a column's `each` gave may stand for a number.
-        let is = |one: &Value| case.get(key).is_some_and(|value| plain(one) == plain(value));
+        let value = plain(case.get(key).unwrap_or(&Value::Bool(false)));
+        let is = |one: &Value| plain(one) == value;
         match wanted {
             Value::Array(several) => several.iter().any(is),
             one => is(one),
