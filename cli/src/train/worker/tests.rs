@@ -268,6 +268,20 @@ fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
     }
 }
 
+/// With everything delivered nothing has waited.
+#[test]
+fn momentum_counts_waiting_where_entries_wait() {
+    let digest = |method: Method, plain_momentum, momentum| {
+        let digits = settings(Path::new(""), None);
+        let digits = Settings { source: Source::Digits, model: ModelKind::Mlp, ..digits };
+        run(&Settings { method, plain_momentum, momentum, ..digits }).unwrap().parameters_digest
+    };
+    let sparse = || Method::spardl().density(0.05);
+    assert_eq!(digest(Method::ring(), false, 0.9), digest(Method::ring(), true, 0.9));
+    assert_ne!(digest(sparse(), false, 0.9), digest(sparse(), true, 0.9));
+    assert_eq!(digest(sparse(), false, 0.0), digest(sparse(), true, 0.0));
+}
+
 /// Without momentum, rates in residuals change nothing as long as the rate is the same; when it drops, what waits keeps the old one.
 /// With everything delivered they change nothing at all.
 #[test]
