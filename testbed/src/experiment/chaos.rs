@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::case::{Case, Pattern};
-use super::error::Problem;
 use super::file::check_link;
 use gleaner_units::{self as units, QuantityError};
 
@@ -98,23 +97,21 @@ enum Verb {
 
 impl Entry {
     /// The event, for cases with at least so many workers. Conflicts are reported by name.
-    pub fn event(&self, cases: Pattern, workers: u32) -> Result<Event, Problem> {
+    pub fn event(&self, cases: Pattern, workers: u32) -> Result<Event, String> {
         let when = match (&self.at, self.step) {
             (Some(at), None) => When::At(units::duration(at).map_err(|e| unread("at", e))?),
             (None, Some(step)) => When::Step(step),
-            _ => return Err(Problem::Conflict("a [[chaos]] has either 'at = \"3s\"' or 'step = 20'")),
+            _ => return Err("a [[chaos]] has either 'at = \"3s\"' or 'step = 20'".into()),
         };
         let lasts = self.lasts.as_deref().map(units::duration).transpose().map_err(|e| unread("for", e))?;
         let act = self.act(workers)?;
         if lasts.is_some() && matches!(act, Act::Mend(_) | Act::Kill(_) | Act::Continue(_)) {
-            return Err(Problem::Conflict(
-                "'for' goes with cut, reshape, slow and stop; what else is done stays done",
-            ));
+            return Err("'for' goes with cut, reshape, slow and stop; what else is done stays done".into());
         }
         Ok(Event { when, act, lasts, cases })
     }
 
-    fn act(&self, workers: u32) -> Result<Act, Problem> {
+    fn act(&self, workers: u32) -> Result<Act, String> {
         let properties = [
             ("bandwidth", &self.bandwidth),
             ("latency", &self.latency),
@@ -125,24 +122,26 @@ impl Entry {
         let link: Properties = given.collect();
         link.iter().try_for_each(|(name, text)| check_link(name, text))?;
         if (self.verb == Verb::Reshape) == link.is_empty() {
-            return Err(Problem::Conflict(
-                "'do = \"reshape\"' needs one of bandwidth, latency, jitter and loss, and nothing else takes them",
-            ));
+            let needs = "needs one of bandwidth, latency, jitter and loss, and nothing else takes them";
+            return Err(format!("'do = \"reshape\"' {needs}"));
         }
         let share = match (self.verb, self.share) {
             (Verb::Slow, Some(share)) if share > 0.0 && share < 1.0 => share,
             (Verb::Slow, _) => {
-                return Err(Problem::Conflict(
-                    "'do = \"slow\"' needs 'share', the worker's share of one processor: a number above 0 and below 1",
-                ));
+                let needs = "the worker's share of one processor: a number above 0 and below 1";
+                return Err(format!("'do = \"slow\"' needs 'share', {needs}"));
             }
-            (_, Some(_)) => return Err(Problem::Conflict("'share' goes with 'do = \"slow\"'")),
+            (_, Some(_)) => return Err("'share' goes with 'do = \"slow\"'".into()),
             (_, None) => 1.0,
         };
-        let number = |key, number: Option<u32>, other: Option<u32>, advice| match (number, other) {
+        let number = |key: &str, number: Option<u32>, other: Option<u32>, advice: &str| match (number, other)
+        {
             (Some(found), None) if found < workers => Ok(found),
-            (Some(found), None) => Err(Problem::Number { key, found, workers }),
-            _ => Err(Problem::Conflict(advice)),
+            (Some(found), None) => Err(format!(
+                "'{key} = {found}' is not there in a case with {workers} workers; they are numbered from 0 to {}",
+                workers - 1
+            )),
+            _ => Err(advice.to_owned()),
         };
         let no_host = "cut, mend and reshape need 'host', the number of one, and no 'rank'";
         let no_rank = "slow, kill, stop and continue need 'rank', and no 'host'";
@@ -160,8 +159,8 @@ impl Entry {
     }
 }
 
-fn unread(key: &str, source: QuantityError) -> Problem {
-    Problem::Quantity { key: key.to_owned(), source }
+fn unread(key: &str, error: QuantityError) -> String {
+    format!("'{key}': {error}")
 }
 
 impl Act {

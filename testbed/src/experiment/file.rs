@@ -4,6 +4,7 @@ mod checks;
 mod tables;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,6 @@ use toml::Spanned;
 
 use super::case::{self, Case, Pattern};
 use super::chaos;
-use super::error::Problem;
 use super::options::{FAULTS, LINK, Workload, plain};
 use super::{Experiment, Wanted, search};
 use crate::Error;
@@ -64,8 +64,8 @@ struct Network {
     congestion: Option<String>,
 }
 
-/// A problem, and where it is.
-pub(super) type Placed = (Range<usize>, Problem);
+/// What cannot be, in a sentence, and where it stands.
+pub(super) type Placed = (Range<usize>, String);
 
 /// Reads and checks it.
 pub(super) fn read(path: &Path) -> Result<Experiment, Error> {
@@ -124,7 +124,7 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
         for keys in patterns {
             let pattern = pattern(keys.get_ref())?;
             if !cases.iter().any(|case| pattern.fits(case)) {
-                return Err((keys.span(), Problem::Pattern { section }).into());
+                return Err((keys.span(), fits_nothing(section)).into());
             }
             fits.push(pattern);
         }
@@ -132,7 +132,7 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
     }
     let (workers, hosts) = (cases.iter().map(Case::workers), cases.iter().map(Case::hosts));
     let (Some(fewest), Some(most)) = (workers.min(), hosts.max()) else {
-        return Err((whole, Problem::Nothing).into());
+        return Err((whole, "no case is left; loosen [[exclude]] and [[only]]".to_owned()).into());
     };
     let place = file.network.as_ref().map_or(whole, Spanned::span);
     let wanted = match (network, topology) {
@@ -143,7 +143,9 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
     if let Wanted::Uniform { hosts } = wanted
         && hosts < most
     {
-        return Err((place, Problem::Hosts { workers: most, hosts }).into());
+        let advice = "raise 'hosts' or leave it out";
+        let problem = format!("{most} workers need {most} hosts, and the network has {hosts}; {advice}");
+        return Err((place, problem).into());
     }
     let chaos = checks::events(&file, fewest, &cases)?;
     checks::expect_faults(&file, &axes, &chaos)?;
@@ -151,31 +153,25 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
     let search = checks::searched(&file, &cases, command)?;
     let together = file.together.as_ref().map_or(command == Workload::Bench, |together| *together.get_ref());
     if let Some(asked) = file.together.as_ref().filter(|_| together && command != Workload::Bench) {
-        return Err((
-            asked.span(),
-            Problem::Conflict("only methods of 'bench' take turns in one job; leave 'together' out"),
-        )
-            .into());
+        let problem = "only methods of 'bench' take turns in one job; leave 'together' out";
+        return Err((asked.span(), problem.to_owned()).into());
     }
     let turns = file.turns.as_ref().map_or(3, |turns| *turns.get_ref());
     if let Some(asked) = file.turns.as_ref().filter(|_| turns == 0) {
-        return Err(
-            (asked.span(), Problem::Conflict("'turns' is 0; expected a whole number from 1 on")).into()
-        );
+        return Err((asked.span(), "'turns' is 0; expected a whole number from 1 on".to_owned()).into());
     }
     let limit = file.limit.as_ref().map(|limit| {
         let read = units::limit(limit.get_ref());
-        read.map_err(|source| (limit.span(), Problem::Quantity { key: "limit".into(), source }))
+        read.map_err(|error| (limit.span(), format!("'limit': {error}")))
     });
     let jobs =
         if together { case::together(&cases) } else { cases.into_iter().map(|case| vec![case]).collect() };
     for (entry, event) in file.chaos.iter().zip(&chaos) {
         let fits = |case: &Case| event.cases.fits(case);
         if jobs.iter().any(|job| job.iter().any(fits) && !job.iter().all(fits)) {
-            let problem = Problem::Conflict(
-                "its 'cases' are some methods of a job only, and what is done to a job is done to all of them; write together = false at the top",
-            );
-            return Err((entry.span(), problem).into());
+            let problem = "its 'cases' are some methods of a job only, and what is done to a job is done to all of them; \
+                           write together = false at the top";
+            return Err((entry.span(), problem.to_owned()).into());
         }
     }
     Ok(Experiment {
@@ -197,14 +193,26 @@ fn command(workload: &Spanned<Keys>) -> Result<Workload, Placed> {
     const EXPECTED: &str = "\"bench\", \"train\" or \"regress\"";
     let Some((key, value)) = workload.get_ref().iter().find(|(key, _)| key.get_ref() == "command") else {
         let advice = "write command = \"bench\", command = \"train\" or command = \"regress\"";
-        return Err((workload.span(), Problem::Lacks { key: "command", section: "workload", advice }));
+        return Err((workload.span(), lacking("command", advice)));
     };
-    let problem = || {
-        let problem =
-            Problem::Value { key: "command".into(), found: value.get_ref().to_string(), expected: EXPECTED };
-        (key.span(), problem)
-    };
-    value.get_ref().clone().try_into().map_err(|_| problem())
+    let value = value.get_ref();
+    value.clone().try_into().map_err(|_| (key.span(), unlike("command", value, EXPECTED)))
+}
+
+/// What is said of a key of the workload that has to be there.
+fn lacking(key: &str, advice: &str) -> String {
+    format!("[workload] lacks '{key}': {advice}")
+}
+
+/// What is said of a value of another kind.
+fn unlike(key: &str, found: impl Display, expected: &str) -> String {
+    format!("'{key}' is {found}; expected {expected}")
+}
+
+/// What is said of a pattern.
+fn fits_nothing(section: &str) -> String {
+    let advice = "its keys are axes or fixed options, and its values stand there";
+    format!("this [[{section}]] fits no case of the matrix; {advice}")
 }
 
 /// What is the same in all cases.
@@ -233,10 +241,8 @@ fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
         fixed.0.insert("topology".to_owned(), file.display().to_string().into());
     }
     if topology.is_some() && (hosts.is_some() || LINK.iter().any(|key| fixed.0.contains_key(*key))) {
-        let problem = Problem::Conflict(
-            "a topology says what hosts and links there are; leave the other keys of [network] out",
-        );
-        return Err((network.span(), problem));
+        let problem = "a topology says what hosts and links there are; leave the other keys of [network] out";
+        return Err((network.span(), problem.to_owned()));
     }
     Ok(fixed)
 }
@@ -263,7 +269,7 @@ fn axes(
                 false if axes.iter().any(|axis| sets(axis, name)) => "matrix",
                 false => return Ok(()),
             };
-            Err(refuse(Problem::Twice { key: name.to_owned(), first, second: "matrix" }))
+            Err(refuse(format!("'{name}' stands in [{first}] and in [matrix]; keep one of them")))
         };
         let values = if is_of_tables(value.get_ref()) {
             tables(key, value, known.clone(), |name| fresh(name, &axes))?
@@ -274,12 +280,7 @@ fn axes(
         };
         let repeated = values.iter().enumerate().any(|(i, value)| values[..i].contains(value));
         if values.is_empty() || repeated {
-            let found = value.get_ref().to_string();
-            return Err(refuse(Problem::Value {
-                key: name.clone(),
-                found,
-                expected: "a list of different values",
-            }));
+            return Err(refuse(unlike(name, value.get_ref(), "a list of different values")));
         }
         axes.push((name.clone(), values));
     }
@@ -292,25 +293,21 @@ fn need(
     axes: &[(String, Vec<Value>)],
     network: Option<&Network>,
     command: Workload,
-) -> Result<(), Problem> {
+) -> Result<(), String> {
     let lacks = |fixed: &Case, key: &str| {
         !fixed.0.contains_key(key) && !axes.iter().any(|axis| always_sets(axis, key))
     };
     if lacks(fixed, "workers") {
         let hosts = network.and_then(|network| network.hosts);
         if let Some(hosts) = hosts.filter(|hosts| !(1..=MOST_WORKERS).contains(&i64::from(*hosts))) {
-            let expected = "a whole number from 1 to 1024";
-            return Err(Problem::Value { key: "hosts".into(), found: hosts.to_string(), expected });
+            return Err(unlike("hosts", hosts, "a whole number from 1 to 1024"));
         }
-        let Some(hosts) = hosts else {
-            let advice = "write workers = 4, or an axis of that name in [matrix]";
-            return Err(Problem::Lacks { key: "workers", section: "workload", advice });
-        };
+        let advice = "write workers = 4, or an axis of that name in [matrix]";
+        let hosts = hosts.ok_or_else(|| lacking("workers", advice))?;
         fixed.0.insert("workers".to_owned(), hosts.into());
     }
     if command == Workload::Bench && lacks(fixed, "params") {
-        let advice = "write params = 100_000, or an axis of that name in [matrix]";
-        return Err(Problem::Lacks { key: "params", section: "workload", advice });
+        return Err(lacking("params", "write params = 100_000, or an axis of that name in [matrix]"));
     }
     if lacks(fixed, "method") {
         let method = if command == Workload::Regress { "ssar-split-all-gather" } else { "spardl" };
@@ -324,13 +321,14 @@ fn need(
 
 fn known_key(
     key: &Spanned<String>,
-    section: &'static str,
+    section: &str,
     known: impl Iterator<Item = &'static str> + Clone,
 ) -> Result<(), Placed> {
     if known.clone().any(|name| name == key.get_ref()) {
         return Ok(());
     }
-    Err((key.span(), Problem::Key { key: key.get_ref().clone(), section, known: known.collect() }))
+    let (name, known) = (key.get_ref(), known.collect::<Vec<_>>().join(", "));
+    Err((key.span(), format!("'{name}' is not known in [{section}]; expected one of {known}")))
 }
 
 /// A pattern's keys: each with one value or a list of them.
@@ -344,24 +342,21 @@ fn pattern(keys: &Keys) -> Result<Pattern, Placed> {
 }
 
 /// One value or a list of them.
-fn several(key: &str, value: &toml::Value) -> Result<Vec<Value>, Problem> {
+fn several(key: &str, value: &toml::Value) -> Result<Vec<Value>, String> {
     match value {
         toml::Value::Array(_) => list(key, value),
         one => scalar(key, one).map(|value| vec![value]),
     }
 }
 
-fn list(key: &str, value: &toml::Value) -> Result<Vec<Value>, Problem> {
-    let toml::Value::Array(values) = value else {
-        let found = value.to_string();
-        return Err(Problem::Value { key: key.to_owned(), found, expected: "a list, such as [1, 2]" });
-    };
+fn list(key: &str, value: &toml::Value) -> Result<Vec<Value>, String> {
+    let values = value.as_array().ok_or_else(|| unlike(key, value, "a list, such as [1, 2]"))?;
     values.iter().map(|value| scalar(key, value)).collect()
 }
 
 /// One value, as it is stored, if it can be one of that key.
-pub(super) fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
-    let refuse = |expected| Problem::Value { key: key.to_owned(), found: value.to_string(), expected };
+pub(super) fn scalar(key: &str, value: &toml::Value) -> Result<Value, String> {
+    let refuse = |expected: &str| unlike(key, value, expected);
     let stored = match value {
         toml::Value::String(text) => text.clone().into(),
         toml::Value::Integer(number) => (*number).into(),
@@ -399,9 +394,9 @@ pub(super) fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
 }
 
 /// Refuses a text that is not what a property of a link is written as. Of the congestion control, the kernel knows which there are.
-pub(super) fn check_link(key: &str, text: &str) -> Result<(), Problem> {
+pub(super) fn check_link(key: &str, text: &str) -> Result<(), String> {
     let shape = Shape::default().with(|property| (property == key).then_some(text));
-    shape.map(drop).map_err(|source| Problem::Link { key: key.to_owned(), source })
+    shape.map(drop).map_err(|error| format!("'{key}': {error}"))
 }
 
 #[cfg(test)]

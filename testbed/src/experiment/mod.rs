@@ -6,7 +6,6 @@
 
 mod case;
 mod chaos;
-mod error;
 mod file;
 mod injector;
 mod interrupt;
@@ -25,7 +24,6 @@ use std::time::Duration;
 
 pub use case::{Case, Pattern};
 pub use chaos::{Act, Event, Properties, When};
-pub use error::Problem;
 pub use interrupt::Interrupt;
 pub use job::{Job, Seats};
 pub use machine::here as this_machine;

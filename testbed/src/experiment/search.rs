@@ -9,7 +9,6 @@ use toml::Spanned;
 
 use super::Experiment;
 use super::case::Case;
-use super::error::Problem;
 use super::file::{Keys, Placed, scalar};
 use super::job::Job;
 use super::run::{Options, Plan, Progress};
@@ -64,10 +63,8 @@ impl Entry {
     ) -> Result<Search, Placed> {
         let Self { from, to, number, within, aim, trial } = entry.get_ref();
         if !(0.0 < *from && from < to && to.is_finite() && 0.0 < *within && *within < 1.0) {
-            let problem = Problem::Conflict(
-                "a [search] needs 'from' above 0, 'to' above it, and 'within' above 0 and below 1",
-            );
-            return Err((entry.span(), problem));
+            let problem = "a [search] needs 'from' above 0, 'to' above it, and 'within' above 0 and below 1";
+            return Err((entry.span(), problem.to_owned()));
         }
         let values = |keys: &Keys| {
             let one = |(key, value): (&Spanned<String>, &Spanned<toml::Value>)| {

@@ -5,10 +5,9 @@ use toml::Spanned;
 
 use super::super::case::Case;
 use super::super::chaos;
-use super::super::error::Problem;
 use super::super::options::{FAULTS, LINK, NO_FAULT, Workload, plain};
 use super::super::search;
-use super::{File, Placed, known_key, pattern};
+use super::{File, Placed, fits_nothing, known_key, pattern, unlike};
 use crate::peers::{DDP, HOOK_OPTIONS, HOOKS, MNIST, MOST_ENTRIES};
 
 pub fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> {
@@ -17,14 +16,12 @@ pub fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Eve
         let refuse = |problem| (entry.span(), problem);
         let pattern = entry.get_ref().cases.as_ref().map(pattern).transpose()?.unwrap_or_default();
         if !cases.iter().any(|case| pattern.fits(case)) {
-            return Err(refuse(Problem::Pattern { section: "chaos" }));
+            return Err(refuse(fits_nothing("chaos")));
         }
         let fitting = cases.iter().filter(|case| pattern.fits(case)).map(Case::workers).min();
         let event = entry.get_ref().event(pattern, fitting.unwrap_or(fewest)).map_err(refuse)?;
         if file.network.is_none() && event.act.is_of_network() {
-            return Err(refuse(Problem::Conflict(
-                "cut, mend and reshape need an emulated network: write a [network]",
-            )));
+            return Err(refuse("cut, mend and reshape need an emulated network: write a [network]".into()));
         }
         events.push(event);
     }
@@ -44,22 +41,17 @@ pub fn expect_faults(
         **fault == NO_FAULT || chaos.iter().any(has)
     };
     let place = file.matrix.iter().find(|(key, _)| key.get_ref() == FAULTS).map(|(_, value)| value.span());
+    let expected =
+        "\"none\", or what stands in the 'cases' of a [[chaos]], as in cases = { faults = \"cut\" }";
     match faults.into_iter().find(|fault| !is_defined(fault)) {
         None => Ok(()),
-        Some(fault) => Err((
-            place.unwrap_or_default(),
-            Problem::Value {
-                key: FAULTS.into(),
-                found: fault.to_string(),
-                expected: "\"none\", or what stands in the 'cases' of a [[chaos]], as in cases = { faults = \"cut\" }",
-            },
-        )),
+        Some(fault) => Err((place.unwrap_or_default(), unlike(FAULTS, fault, expected))),
     }
 }
 
 /// Other libraries exchange on emulated links, and have no defaults.
 pub fn expect_peers(file: &File, cases: &[Case], command: Workload) -> Result<(), Placed> {
-    let refuse = |problem| Err((file.workload.span(), Problem::Conflict(problem)));
+    let refuse = |problem: &str| Err((file.workload.span(), problem.to_owned()));
     let is_ddp = |case: &Case| case.method() == DDP;
     for case in cases.iter().filter(|case| case.is_of_peer()) {
         let problem = if is_ddp(case) {
@@ -132,9 +124,7 @@ pub fn searched(file: &File, cases: &[Case], command: Workload) -> Result<Option
         None if !is_needed => Ok(None),
         _ => Err((
             file.search.as_ref().map_or(file.workload.span(), Spanned::span),
-            Problem::Conflict(
-                "a ? in an option's text and a [search] need each other, as in selector = \"threshold=?\"",
-            ),
+            "a ? in an option's text and a [search] need each other, as in selector = \"threshold=?\"".into(),
         )),
     }
 }

@@ -4,8 +4,7 @@ use serde_json::Value;
 use toml::Spanned;
 
 use super::super::case::{self, Case};
-use super::super::error::Problem;
-use super::{Placed, known_key, several};
+use super::{Placed, known_key, several, unlike};
 
 /// Whether some cases of this axis have a key: its own, or one of a table.
 pub(super) fn sets((name, values): &(String, Vec<Value>), key: &str) -> bool {
@@ -33,10 +32,7 @@ pub(super) fn tables(
     fresh: impl Fn(&str) -> Result<(), Placed>,
 ) -> Result<Vec<Value>, Placed> {
     let refuse = |problem| (value.span(), problem);
-    let expects = |expected| {
-        let found = value.get_ref().to_string();
-        refuse(Problem::Value { key: key.get_ref().clone(), found, expected })
-    };
+    let expects = |expected| refuse(unlike(key.get_ref(), value.get_ref(), expected));
     if known.clone().any(|name| name == key.get_ref()) {
         return Err(expects(
             "values of this option; tables that set several options make an axis of another name",

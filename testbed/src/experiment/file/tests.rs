@@ -46,9 +46,7 @@ fn parsed(text: &str) -> Experiment {
 fn refused(text: &str) -> (usize, String) {
     match parse("test", text).unwrap_err() {
         Refused::Form(text) => (0, text),
-        Refused::Content((place, problem)) => {
-            (text[..place.start].matches('\n').count() + 1, problem.to_string())
-        }
+        Refused::Content((place, problem)) => (text[..place.start].matches('\n').count() + 1, problem),
     }
 }
 
