@@ -10,6 +10,7 @@ use super::chaos::{Act, Event, When};
 use super::place::Place;
 use super::slow::Slowed;
 use super::worker;
+use crate::Error;
 
 /// With nothing to wait for, a job is looked at this often all the same.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -126,25 +127,23 @@ impl<'a> Injector<'a> {
         }
     }
 
-    fn apply(&mut self, act: &Act) -> Result<(), String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let send = |rank: u32, signal| worker::signal(self.mark, rank, signal).map_err(|e| text(&e));
+    fn apply(&mut self, act: &Act) -> Result<(), Error> {
         match act {
-            Act::Kill(rank) => send(*rank, Signal::KILL),
-            Act::Stop(rank) => send(*rank, Signal::STOP),
+            Act::Kill(rank) => worker::signal(self.mark, *rank, Signal::KILL),
+            Act::Stop(rank) => worker::signal(self.mark, *rank, Signal::STOP),
             Act::Continue(rank) => {
                 self.slowed.remove(rank).into_iter().for_each(Slowed::end);
-                send(*rank, Signal::CONT)
+                worker::signal(self.mark, *rank, Signal::CONT)
             }
             Act::Slow(rank, share) => {
                 self.slowed.remove(rank).into_iter().for_each(Slowed::end);
-                let worker = worker::find(self.mark, *rank).map_err(|e| text(&e))?;
+                let worker = worker::find(self.mark, *rank)?;
                 self.slowed.insert(*rank, Slowed::start(worker, *share));
                 Ok(())
             }
-            Act::Cut(host) => self.place.cut(*host).map_err(|e| text(&e)),
-            Act::Mend(host) => self.place.mend(*host).map_err(|e| text(&e)),
-            Act::Reshape(host, link) => self.place.reshape(*host, link).map_err(|e| text(&e)),
+            Act::Cut(host) => self.place.cut(*host),
+            Act::Mend(host) => self.place.mend(*host),
+            Act::Reshape(host, link) => self.place.reshape(*host, link),
         }
     }
 }

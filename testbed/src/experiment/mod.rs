@@ -28,7 +28,6 @@ pub use interrupt::Interrupt;
 pub use job::{Job, Seats};
 pub use machine::here as this_machine;
 pub use options::{Workload, plain};
-pub use place::PlaceError;
 pub use run::{Options, Plan, Progress, Tally};
 pub use search::{Search, UNKNOWN};
 pub use store::Store;

@@ -8,39 +8,13 @@ use serde_json::Value;
 use super::Wanted;
 use super::case::Case;
 use super::chaos::Properties;
-use crate::network::{Changes, Crossed, Kernel, Network, NetworkError, Node};
+use crate::Error;
+use crate::network::{Changes, Crossed, Kernel, Network, Node};
 use crate::record::Traffic;
-use crate::topology::{Link, LinkError, Shape, Subnet, Topology, TopologyError};
+use crate::topology::{Link, Shape, Subnet, Topology};
 
 /// The command that reaches an emulated host.
 pub(super) const AGENT: [&str; 3] = ["ip", "netns", "exec"];
-
-/// What refused.
-#[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
-    /// There is no network.
-    #[error("there is no emulated network here; write a [network] into the experiment's file")]
-    Loopback,
-    /// A property of a link.
-    #[error(transparent)]
-    Link(#[from] LinkError),
-    /// A topology.
-    #[error(transparent)]
-    Topology(#[from] TopologyError),
-    /// A network.
-    #[error(transparent)]
-    Network(#[from] NetworkError),
-    /// Too few hosts.
-    #[error(
-        "a case has {workers} workers, and the topology has {hosts} hosts; add hosts to it, or leave that case out"
-    )]
-    Hosts {
-        /// Workers of the case.
-        workers: u32,
-        /// Hosts of the topology.
-        hosts: usize,
-    },
-}
 
 /// A place with workers' hosts.
 pub enum Place {
@@ -76,7 +50,7 @@ impl Place {
         cases: impl Iterator<Item = &'a Case> + Clone,
         name: &str,
         replace: bool,
-    ) -> Result<Self, PlaceError> {
+    ) -> Result<Self, Error> {
         let topologies = match wanted {
             Wanted::Loopback => return Ok(Self::Loopback),
             Wanted::Uniform { hosts } => uniform(*hosts, cases.clone())?,
@@ -88,7 +62,7 @@ impl Place {
         let Some(first) = topologies.first() else { return Ok(Self::Loopback) };
         let (workers, hosts) = (cases.map(Case::hosts).max().unwrap_or(1), first.hosts().count());
         if workers as usize > hosts {
-            return Err(PlaceError::Hosts { workers, hosts });
+            return Err(too_few(workers, hosts));
         }
         let may_delay = topologies.iter().any(Topology::delays_or_loses);
         let network = Network::up_for(first, name, replace, Changes { may_delay, ..Changes::default() })?;
@@ -103,7 +77,7 @@ impl Place {
     ///
     /// # Errors
     /// What cannot be removed.
-    pub fn down(self) -> Result<(), PlaceError> {
+    pub fn down(self) -> Result<(), Error> {
         match self {
             Self::Loopback => Ok(()),
             Self::Emulated(emulated) => Ok(emulated.network.down()?),
@@ -129,7 +103,7 @@ impl Place {
     }
 
     /// Gives the links what this case says.
-    pub fn shape(&mut self, case: &Case) -> Result<(), PlaceError> {
+    pub fn shape(&mut self, case: &Case) -> Result<(), Error> {
         let Self::Emulated(emulated) = self else { return Ok(()) };
         if !emulated.uniform {
             return Ok(());
@@ -151,7 +125,7 @@ impl Place {
     }
 
     /// What each of the first hosts has received and sent so far.
-    pub fn traffic(&self, count: u32) -> Result<Vec<Traffic>, PlaceError> {
+    pub fn traffic(&self, count: u32) -> Result<Vec<Traffic>, Error> {
         let Self::Emulated(emulated) = self else { return Ok(Vec::new()) };
         let traffic = |node: &Node| {
             let counters = emulated.network.counters(&node.name)?;
@@ -161,14 +135,14 @@ impl Place {
     }
 
     /// What has crossed all links so far, if a process of ours relays packets.
-    pub fn crossed(&self) -> Result<Option<Crossed>, PlaceError> {
+    pub fn crossed(&self) -> Result<Option<Crossed>, Error> {
         let Self::Emulated(emulated) = self else { return Ok(None) };
         let all = emulated.network.crossed()?;
         Ok(all.map(|links| links.into_iter().flatten().fold(Crossed::default(), Crossed::plus)))
     }
 
     /// Takes a host's link down.
-    pub fn cut(&mut self, host: u32) -> Result<(), PlaceError> {
+    pub fn cut(&mut self, host: u32) -> Result<(), Error> {
         let (emulated, host) = self.host(host)?;
         emulated.network.cut(&emulated.hosts[host].name)?;
         emulated.cut.push(host);
@@ -176,7 +150,7 @@ impl Place {
     }
 
     /// Takes it up.
-    pub fn mend(&mut self, host: u32) -> Result<(), PlaceError> {
+    pub fn mend(&mut self, host: u32) -> Result<(), Error> {
         let (emulated, host) = self.host(host)?;
         emulated.network.mend(&emulated.hosts[host].name)?;
         emulated.cut.retain(|cut| *cut != host);
@@ -184,7 +158,7 @@ impl Place {
     }
 
     /// Gives one host's link other properties; what is not said is as the case has it.
-    pub fn reshape(&mut self, host: u32, properties: &Properties) -> Result<(), PlaceError> {
+    pub fn reshape(&mut self, host: u32, properties: &Properties) -> Result<(), Error> {
         let (emulated, host) = self.host(host)?;
         let Link { up, down } = emulated.links[host];
         let text = |name: &str| properties.get(name).map(String::as_str);
@@ -195,7 +169,7 @@ impl Place {
     }
 
     /// Undoes what was done to single hosts.
-    pub fn restore(&mut self) -> Result<(), PlaceError> {
+    pub fn restore(&mut self) -> Result<(), Error> {
         let Self::Emulated(emulated) = self else { return Ok(()) };
         while let Some(host) = emulated.cut.last() {
             emulated.network.mend(&emulated.hosts[*host].name)?;
@@ -209,13 +183,16 @@ impl Place {
     }
 
     /// A host that is there: the file was checked against the cases, and these against the hosts.
-    fn host(&mut self, host: u32) -> Result<(&mut Emulated, usize), PlaceError> {
+    fn host(&mut self, host: u32) -> Result<(&mut Emulated, usize), Error> {
         match self {
-            Self::Loopback => Err(PlaceError::Loopback),
+            Self::Loopback => {
+                let advice = "write a [network] into the experiment's file";
+                Err(format!("there is no emulated network here; {advice}").into())
+            }
             Self::Emulated(emulated) => {
                 let hosts = emulated.hosts.len();
                 if host as usize >= hosts {
-                    return Err(PlaceError::Hosts { workers: host + 1, hosts });
+                    return Err(too_few(host + 1, hosts));
                 }
                 Ok((emulated, host as usize))
             }
@@ -223,14 +200,20 @@ impl Place {
     }
 }
 
+/// What is said of a case with more workers than hosts.
+fn too_few(workers: u32, hosts: usize) -> Error {
+    let advice = "add hosts to it, or leave that case out";
+    format!("a case has {workers} workers, and the topology has {hosts} hosts; {advice}").into()
+}
+
 /// The network of each case, checked.
-fn uniform<'a>(hosts: u32, cases: impl Iterator<Item = &'a Case>) -> Result<Vec<Topology>, PlaceError> {
+fn uniform<'a>(hosts: u32, cases: impl Iterator<Item = &'a Case>) -> Result<Vec<Topology>, Error> {
     let topology = |case| Ok(Topology::uniform(hosts as usize, Subnet::default(), link(case)?)?);
     cases.map(topology).collect()
 }
 
 /// The link that a case asks for, the same in both directions.
-fn link(case: &Case) -> Result<Link, PlaceError> {
+fn link(case: &Case) -> Result<Link, Error> {
     let text = |name: &str| case.0.get(name).and_then(Value::as_str);
     Ok(Link::both(Shape::default().with(text)?))
 }

@@ -6,43 +6,33 @@ use std::time::{Duration, Instant};
 use gleaner_processes::{end, with_environment};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::Error;
+
 /// A variable in the environment of a job's workers, by which they are distinguished from those of any other job.
 pub const MARK: &str = "GLEANER_TESTBED_JOB";
 
 /// How long a worker may take to appear after its launcher was started.
 const APPEARING: Duration = Duration::from_secs(5);
 
-/// What kept a worker from being found or signalled.
-#[derive(Debug, thiserror::Error)]
-pub enum WorkerError {
-    /// It is not there.
-    #[error("there is no worker of rank {0}; it has ended, or was never started")]
-    Missing(u32),
-    /// The system refuses.
-    #[error("the worker of rank {rank} takes no signal: {source}")]
-    Signal {
-        /// The worker.
-        rank: u32,
-        /// Why.
-        source: std::io::Error,
-    },
-}
-
 /// Sends a signal to one worker of the job with this mark.
-pub fn signal(mark: &str, rank: u32, signal: Signal) -> Result<(), WorkerError> {
-    let worker = find(mark, rank)?;
-    kill_process(worker, signal).map_err(|error| WorkerError::Signal { rank, source: error.into() })
+pub fn signal(mark: &str, rank: u32, signal: Signal) -> Result<(), Error> {
+    let sent = kill_process(find(mark, rank)?, signal).map_err(std::io::Error::from);
+    sent.map_err(|error| format!("the worker of rank {rank} takes no signal: {error}").into())
 }
 
 /// The worker's process, waited for if it is only being started.
-pub fn find(mark: &str, rank: u32) -> Result<Pid, WorkerError> {
+pub fn find(mark: &str, rank: u32) -> Result<Pid, Error> {
     let wanted = [format!("{MARK}={mark}"), format!("GLEANER_RANK={rank}")];
     let since = Instant::now();
     loop {
         // The launcher makes every worker the leader of a session; what it starts itself is not.
         match with_environment(&wanted).find(|worker| worker.leads_session()) {
             Some(worker) => return Ok(worker.id()),
-            None if since.elapsed() > APPEARING => return Err(WorkerError::Missing(rank)),
+            None if since.elapsed() > APPEARING => {
+                let missing =
+                    format!("there is no worker of rank {rank}; it has ended, or was never started");
+                return Err(missing.into());
+            }
             None => thread::sleep(Duration::from_millis(20)),
         }
     }

@@ -8,7 +8,6 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,6 +15,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::Error;
 use crate::experiment::{Case, Job, Seats, plain};
 
 /// PyTorch's DistributedDataParallel, a method of `train`; its compute is emulated.
@@ -71,14 +71,6 @@ const MPI: [(&str, &str, &str, &str); 2] = [
 /// What a Python has to have.
 const TORCH: &str = "import torch.distributed as d; assert d.is_gloo_available() if hasattr(d, 'is_gloo_available') else d.is_available()";
 
-/// Programs of peers that cannot be written.
-#[derive(Debug, thiserror::Error)]
-#[error("the peers' programs cannot be written to {place}: {source}; make room there, or set TMPDIR")]
-pub struct KitError {
-    place: PathBuf,
-    source: io::Error,
-}
-
 /// What is there of the peers, and their programs, which are removed with it.
 #[derive(Debug)]
 pub struct Kit {
@@ -93,14 +85,19 @@ impl Kit {
     ///
     /// # Errors
     /// Files that cannot be written. A peer whose compiler fails is missing.
-    pub fn make(python: &Path, wanted: BTreeSet<String>) -> Result<Self, KitError> {
-        let write = |place: PathBuf| move |source| KitError { place, source };
-        let directory = TempDir::with_prefix("gleaner-peers-").map_err(write(std::env::temp_dir()))?;
+    pub fn make(python: &Path, wanted: BTreeSet<String>) -> Result<Self, Error> {
+        let refused = |place: &Path, error: std::io::Error| {
+            let advice = "make room there, or set TMPDIR";
+            format!("the peers' programs cannot be written to {}: {error}; {advice}", place.display())
+        };
+        let directory = TempDir::with_prefix("gleaner-peers-");
+        let directory = directory.map_err(|error| refused(&std::env::temp_dir(), error))?;
         for (name, text) in FILES {
             let file = directory.path().join(name);
             let written = fs::write(&file, text);
             let mode = Permissions::from_mode(0o755);
-            written.and_then(|()| fs::set_permissions(&file, mode)).map_err(write(file))?;
+            let written = written.and_then(|()| fs::set_permissions(&file, mode));
+            written.map_err(|error| refused(&file, error))?;
         }
         let python = python.to_owned();
         let mut kit = Self { directory, there: BTreeSet::new(), python, missing: Vec::new() };
