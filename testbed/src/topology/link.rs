@@ -32,14 +32,9 @@ pub enum LinkError {
     /// Beyond what can be emulated.
     #[error("a latency of {0:?} cannot be emulated; expected at most a minute, jitter included")]
     Delay(Duration),
-    /// Some packets would have to arrive before they left.
-    #[error("the jitter {jitter:?} is larger than the latency {delay:?}; expected at most the latency")]
-    Jitter {
-        /// What was asked for.
-        jitter: Duration,
-        /// What it varies.
-        delay: Duration,
-    },
+    /// Some packets would have to arrive before they left: the jitter, and the latency that it varies.
+    #[error("the jitter {0:?} is larger than the latency {1:?}; expected at most the latency")]
+    Jitter(Duration, Duration),
 }
 
 /// The share of packets that are lost, from 0 to below 1.
@@ -79,25 +74,26 @@ impl fmt::Display for Loss {
 
 /// What one direction of a link does to packets. Without anything, they pass as fast as the machine can.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(from = "Part")]
 pub struct Shape {
     /// Bits per second on the wire, Ethernet headers included; none is no limit.
-    #[serde(
-        rename = "bandwidth",
-        skip_serializing_if = "Option::is_none",
-        serialize_with = "rate_text",
-        deserialize_with = "some_rate"
-    )]
+    #[serde(rename = "bandwidth", skip_serializing_if = "Option::is_none", serialize_with = "rate_text")]
     pub rate: Option<Rate>,
     /// What every packet waits.
-    #[serde(rename = "latency", serialize_with = "time_text", deserialize_with = "time")]
+    #[serde(rename = "latency", serialize_with = "time_text")]
     pub delay: Duration,
     /// By how much that varies, up and down, evenly.
-    #[serde(serialize_with = "time_text", deserialize_with = "time")]
+    #[serde(serialize_with = "time_text")]
     pub jitter: Duration,
     /// How many packets are lost.
-    #[serde(serialize_with = "loss_text", deserialize_with = "loss")]
+    #[serde(serialize_with = "loss_text")]
     pub loss: Loss,
+}
+
+impl From<Part> for Shape {
+    fn from(part: Part) -> Self {
+        part.over(Self::default())
+    }
 }
 
 impl Shape {
@@ -133,7 +129,7 @@ impl Shape {
             return Err(LinkError::Delay(self.delay + self.jitter));
         }
         if self.jitter > self.delay {
-            return Err(LinkError::Jitter { jitter: self.jitter, delay: self.delay });
+            return Err(LinkError::Jitter(self.jitter, self.delay));
         }
         Ok(())
     }
@@ -198,13 +194,13 @@ impl fmt::Display for Link {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Part {
-    #[serde(rename = "bandwidth", deserialize_with = "some_rate")]
+    #[serde(rename = "bandwidth", deserialize_with = "rate")]
     rate: Option<Rate>,
-    #[serde(rename = "latency", deserialize_with = "some_time")]
+    #[serde(rename = "latency", deserialize_with = "time")]
     delay: Option<Duration>,
-    #[serde(deserialize_with = "some_time")]
+    #[serde(deserialize_with = "time")]
     jitter: Option<Duration>,
-    #[serde(deserialize_with = "some_loss")]
+    #[serde(deserialize_with = "loss")]
     loss: Option<Loss>,
 }
 
@@ -224,13 +220,13 @@ impl Part {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Parts {
     // Not flattened: serde could not refuse unknown fields then.
-    #[serde(rename = "bandwidth", deserialize_with = "some_rate")]
+    #[serde(rename = "bandwidth", deserialize_with = "rate")]
     rate: Option<Rate>,
-    #[serde(rename = "latency", deserialize_with = "some_time")]
+    #[serde(rename = "latency", deserialize_with = "time")]
     delay: Option<Duration>,
-    #[serde(deserialize_with = "some_time")]
+    #[serde(deserialize_with = "time")]
     jitter: Option<Duration>,
-    #[serde(deserialize_with = "some_loss")]
+    #[serde(deserialize_with = "loss")]
     loss: Option<Loss>,
     up: Part,
     down: Part,
@@ -252,27 +248,19 @@ enum Number {
     Text(String),
 }
 
-fn loss<'de, D: Deserializer<'de>>(from: D) -> Result<Loss, D::Error> {
+fn loss<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Loss>, D::Error> {
     let text = match Number::deserialize(from)? {
         Number::Bare(share) => share.to_string(),
         Number::Text(text) => text,
     };
-    text.parse().map_err(de::Error::custom)
+    text.parse().map(Some).map_err(de::Error::custom)
 }
 
-fn some_loss<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Loss>, D::Error> {
-    loss(from).map(Some)
+fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    units::duration(&String::deserialize(from)?).map(Some).map_err(de::Error::custom)
 }
 
-fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    units::duration(&String::deserialize(from)?).map_err(de::Error::custom)
-}
-
-fn some_time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-    time(from).map(Some)
-}
-
-fn some_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Rate>, D::Error> {
+fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Rate>, D::Error> {
     units::rate(&String::deserialize(from)?).map(Some).map_err(de::Error::custom)
 }
 
