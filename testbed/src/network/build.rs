@@ -45,7 +45,7 @@ pub(super) fn build(state: &mut State, kernel: &Kernel, lock: &File) -> Result<(
     if state.is_relayed {
         let uplinks = state.topology.groups.iter().filter_map(|group| group.uplink);
         for (number, link) in (nodes.len()..).zip(uplinks) {
-            Ask::Change { number, link }.of::<()>(&state.name)?;
+            Ask::Change { number, link }.prepare(&state.name)?.ask::<()>()?;
         }
     } else {
         commands::batch("tc", &state.name, &uplinks(&state.topology, kernel))?;

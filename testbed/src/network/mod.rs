@@ -213,7 +213,7 @@ impl Network {
     /// # Errors
     /// A process that is gone.
     pub fn crossed(&self) -> Result<Option<Vec<[Crossed; 2]>>, NetworkError> {
-        self.state.is_relayed.then(|| relay::Ask::Crossed.of(self.name())).transpose()
+        self.state.is_relayed.then(|| relay::Ask::Crossed.prepare(self.name())?.ask()).transpose()
     }
 
     /// Changes the link of a host while packets cross it; those that wait in its queues are lost, or arrive as before where a
@@ -311,7 +311,7 @@ impl Prepared {
 
     /// Makes the change.
     pub fn go(mut self) -> Result<(), NetworkError> {
-        let answer = self.1.map(relay::Question::go);
+        let answer = self.1.map(relay::Question::ask::<()>);
         self.0.iter_mut().for_each(Batch::send);
         self.0.into_iter().try_for_each(Batch::end)?;
         answer.transpose().map(drop)

@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -64,36 +63,29 @@ impl Crossed {
 /// One direction of a link, as others see it.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    shape: Mutex<Shape>,
-    changes: AtomicU64,
-    carried: AtomicU64,
-    lost: AtomicU64,
-    dropped: AtomicU64,
-    late: AtomicU64,
+    /// What it is like from now on, until its thread knows.
+    change: Mutex<Option<Shape>>,
+    crossed: Mutex<Crossed>,
 }
 
 impl Line {
     pub(super) fn change(&self, shape: Shape) {
-        *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = shape;
-        self.changes.fetch_add(1, Ordering::Release);
+        *held(&self.change) = Some(shape);
     }
 
     pub(super) fn crossed(&self) -> Crossed {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Crossed {
-            carried: read(&self.carried),
-            lost: read(&self.lost),
-            dropped: read(&self.dropped),
-            late: read(&self.late),
-        }
+        *held(&self.crossed)
     }
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a thread has under way.
 struct Carrier {
     line: Arc<Line>,
     course: Course,
-    changes: u64,
     under_way: VecDeque<Packet>,
     /// Whether what is read now may have waited too long to be read.
     reads_late: bool,
@@ -140,14 +132,16 @@ pub(super) fn carry(from: &Tap, to: &Tap, line: &Arc<Line>, random: Generator) -
     let mut carrier = Carrier {
         line: Arc::clone(line),
         course: Course::new(random),
-        changes: 0,
         under_way: VecDeque::new(),
         reads_late: false,
     };
     let mut starved = Starved::begin();
     let mut room = Box::new([0; MOST]);
     loop {
-        carrier.follow(since.elapsed());
+        // The link may be another now.
+        if let Some(shape) = held(&line.change).take() {
+            carrier.course.change(shape, since.elapsed());
+        }
         let next = carrier.deliver(to, since.elapsed());
         carrier.reads_late = starved.since_last() > LATE;
         let mut has_read = false;
@@ -170,16 +164,6 @@ pub(super) fn carry(from: &Tap, to: &Tap, line: &Arc<Line>, random: Generator) -
 }
 
 impl Carrier {
-    /// Looks whether the link is another now.
-    fn follow(&mut self, now: Duration) {
-        let changes = self.line.changes.load(Ordering::Acquire);
-        if changes != self.changes {
-            self.changes = changes;
-            let shape = *self.line.shape.lock().unwrap_or_else(PoisonError::into_inner);
-            self.course.change(shape, now);
-        }
-    }
-
     /// Takes a packet, all of it or what is not lost.
     fn take(&mut self, packet: &[u8], now: Duration) {
         let segments = Segments::of(packet);
@@ -189,7 +173,7 @@ impl Carrier {
         }
         let is_lost: Vec<bool> = (0..count).map(|_| self.course.is_lost()).collect();
         let lost = is_lost.iter().filter(|is_lost| **is_lost).count();
-        self.line.lost.fetch_add(lost as u64, Ordering::Relaxed);
+        held(&self.line.crossed).lost += lost as u64;
         match segments {
             _ if lost == 0 => self.admit(packet.to_vec(), count as u64, now),
             None => {}
@@ -208,7 +192,7 @@ impl Carrier {
                 let was_late = self.reads_late;
                 self.under_way.push_back(Packet { arrives, frames, was_late, bytes: packet });
             }
-            None => drop(self.line.dropped.fetch_add(frames, Ordering::Relaxed)),
+            None => held(&self.line.crossed).dropped += frames,
         }
     }
 
@@ -218,9 +202,10 @@ impl Carrier {
             && let Some(packet) = self.under_way.pop_front()
         {
             to.write(&packet.bytes);
-            self.line.carried.fetch_add(packet.frames, Ordering::Relaxed);
+            let mut crossed = held(&self.line.crossed);
+            crossed.carried += packet.frames;
             if packet.was_late || now - packet.arrives > LATE {
-                self.line.late.fetch_add(packet.frames, Ordering::Relaxed);
+                crossed.late += packet.frames;
             }
         }
         self.under_way.front().map(|packet| packet.arrives)

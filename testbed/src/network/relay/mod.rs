@@ -69,28 +69,15 @@ pub(super) struct Question {
 impl Ask {
     /// Connects to the process of that network, so that asking takes next to no time at its moment.
     pub(super) fn prepare(self, name: &str) -> Result<Question, NetworkError> {
-        let connect = || -> io::Result<UnixStream> {
-            let stream = UnixStream::connect(state::socket(name))?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            Ok(stream)
-        };
-        let stream = connect().map_err(dead(name))?;
-        Ok(Question { name: name.to_owned(), ask: self, stream })
-    }
-
-    /// Asks the process of that network.
-    pub(super) fn of<T: DeserializeOwned>(self, name: &str) -> Result<T, NetworkError> {
-        self.prepare(name)?.ask()
+        let stream = UnixStream::connect(state::socket(name));
+        let stream = stream.and_then(|stream| stream.set_read_timeout(Some(PATIENCE)).map(|()| stream));
+        Ok(Question { name: name.to_owned(), ask: self, stream: stream.map_err(dead(name))? })
     }
 }
 
 impl Question {
-    /// Asks it for a change.
-    pub(super) fn go(self) -> Result<(), NetworkError> {
-        self.ask()
-    }
-
-    fn ask<T: DeserializeOwned>(self) -> Result<T, NetworkError> {
+    /// Asks it.
+    pub(super) fn ask<T: DeserializeOwned>(self) -> Result<T, NetworkError> {
         let ask = || -> io::Result<T> {
             let question = serde_json::to_string(&self.ask)?;
             (&self.stream).write_all(format!("{question}\n").as_bytes())?;
