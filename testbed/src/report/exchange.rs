@@ -1,6 +1,6 @@
 //! Figures of steps that were measured by themselves.
 
-use super::figure::{Figure, Panel, Point, Quantity, Shape, Unit, along, panels, settings, spans};
+use super::figure::{Figure, Panel, Point, Quantity, Shape, Unit, along, panels, spans};
 use super::sample::Sample;
 use gleaner_statistics::Spread;
 
@@ -43,12 +43,12 @@ pub fn step_time(id: &'static str, title: &'static str, samples: &[&Sample]) -> 
         Shape::Rows,
         ("time of a step", Unit::Seconds),
         format!("From handing over the gradient to holding the update, on the slowest worker. {BARS}"),
-        panels(&settings(samples, None), spread),
+        panels(samples, None, spread),
     )
 }
 
 fn one(samples: &[&Sample], value: impl Fn(&Sample) -> Option<Spread>) -> Vec<Point> {
-    Point::over(None, samples, value).into_iter().collect()
+    Point::over(None, samples, value, Spread::over).into_iter().collect()
 }
 
 fn split(samples: &[&Sample]) -> Figure {
@@ -59,24 +59,26 @@ fn split(samples: &[&Sample]) -> Figure {
         ("time of a step", Unit::Seconds),
         "The slowest worker's time: choosing entries (select), waiting for messages (exchange), taking \
          them in (merge), and what was spent between these. Means over the turns, so that the parts add up.",
-        panels(&settings(samples, None), |of_label, _| parts(PARTS, of_label)),
+        panels(samples, None, |of_label, _| parts(PARTS, of_label, whole)),
     )
 }
 
-/// The three parts of a step and the rest of it, by these names.
-pub fn parts(names: [&'static str; 4], samples: &[&Sample]) -> Vec<Point> {
-    let with: Vec<(&Sample, [f64; 4])> = samples
-        .iter()
-        .filter_map(|s| {
-            let [a, b, c] = s.parts?;
-            // The parts are scaled to the median step, so what is below nothing is rounding.
-            Some((*s, [a, b, c, (s.whole? - a - b - c).max(0.0)]))
-        })
-        .collect();
-    let from: Vec<&Sample> = with.iter().map(|(s, _)| *s).collect();
-    let mean = |part: usize| Spread::mean(&with.iter().map(|(_, parts)| parts[part]).collect::<Vec<_>>());
+/// The three parts of a step and the rest of it.
+pub fn whole(sample: &Sample) -> Option<[f64; 4]> {
+    let [a, b, c] = sample.parts?;
+    // The parts are scaled to the median step, so what is below nothing is rounding.
+    Some([a, b, c, (sample.whole? - a - b - c).max(0.0)])
+}
+
+/// The means of parts, by these names.
+pub fn parts<const N: usize>(
+    names: [&'static str; N],
+    samples: &[&Sample],
+    of: fn(&Sample) -> Option<[f64; N]>,
+) -> Vec<Point> {
     let point = |(i, name): (usize, &'static str)| {
-        Some(Point { part: Some(name), ..Point::of(None, mean(i)?, &from) })
+        let mean = Point::over(None, samples, |s| Some(of(s)?[i]), Spread::mean)?;
+        Some(Point { part: Some(name), ..mean })
     };
     names.into_iter().enumerate().filter_map(point).collect()
 }
@@ -90,10 +92,10 @@ pub fn bytes(id: &'static str, samples: &[&Sample]) -> Figure {
         let counts: [(&'static str, Count); 2] =
             [("counted", |s| s.bytes), (ON_THE_INTERFACE, |s| s.interface_bytes)];
         let point = |(name, count): (&'static str, Count)| {
-            let points = one(of_label, |s| count(s).map(Spread::exact));
-            points.into_iter().map(move |p| Point { part: Some(name), ..p })
+            let point = Point::over(None, of_label, |s| count(s).map(Spread::exact), Spread::over)?;
+            Some(Point { part: Some(name), ..point })
         };
-        counts.into_iter().flat_map(point).collect()
+        counts.into_iter().filter_map(point).collect()
     };
     Figure::new(
         id,
@@ -104,15 +106,14 @@ pub fn bytes(id: &'static str, samples: &[&Sample]) -> Figure {
          included. A hollow diamond is what the host's interface received, where the method had a job for itself: with all headers, acknowledgements, \
          and what starting the job took, divided by all steps, those of the warm-up included. Where a setting \
          was measured several times, the mark is the median and its bar reaches from the least to the largest.",
-        panels(&settings(samples, None), points),
+        panels(samples, None, points),
     )
 }
 
 /// How many times as fast as the dense ring, or, where there is none, as with the fewest workers.
 pub fn speed_up(id: &'static str, samples: &[&Sample]) -> Figure {
-    let settings = settings(samples, Some("workers"));
     let has_reference = samples.iter().any(|s| s.method == REFERENCE && !s.disturbed);
-    let (name, caption, mut panels) = if has_reference {
+    let (name, caption, panels) = if has_reference {
         let points = |of_label: &[&Sample], all: &[&Sample]| {
             along("workers", of_label, |s| times_the_reference(s, all))
         };
@@ -122,16 +123,15 @@ pub fn speed_up(id: &'static str, samples: &[&Sample]) -> Figure {
              its bar reaches from the least to the largest; with one, the {REFERENCE}'s median is divided by the \
              method's quartiles."
         );
-        ("speed-up over the dense ring", caption, panels(&settings, points))
+        ("speed-up over the dense ring", caption, lines("workers", samples, points))
     } else {
         let points = |of_label: &[&Sample], _: &[&Sample]| efficiency(of_label);
         let caption = "The method's own time of a step with the fewest workers, divided by that with as many: 1 means \
                        that more workers cost nothing (weak scaling, since every worker has a gradient of its own). The bars are \
                        those of the time of a step."
             .to_owned();
-        ("weak scaling efficiency", caption, panels(&settings, points))
+        ("weak scaling efficiency", caption, lines("workers", samples, points))
     };
-    panels.retain(spans);
     Figure::new(id, "Speed-up against workers", Shape::Lines, (name, Unit::None), caption, panels)
         .along("workers", Unit::None)
 }
@@ -151,7 +151,7 @@ pub fn times_the_ring(id: &'static str, title: &'static str, what: &str, samples
             "The time of {what} of the dense {REFERENCE} divided by the method's, in the same run and turn and with the same seed: above 1 the \
              method is faster. With several turns, the mark is the median of their ratios and its bar reaches from the least to the largest."
         ),
-        panels(&settings(samples, None), points),
+        panels(samples, None, points),
     )
 }
 
@@ -167,8 +167,7 @@ fn times_the_reference(sample: &Sample, all: &[&Sample]) -> Option<Spread> {
             && seed(r)
     };
     let reference = all.iter().find(|r| beside(r))?.seconds?.value;
-    let own = sample.seconds?;
-    let ratio = Spread { value: reference / own.value, low: reference / own.high, high: reference / own.low };
+    let ratio = divided(reference, sample.seconds?);
     [ratio.low, ratio.value, ratio.high].iter().all(|r| r.is_finite()).then_some(ratio)
 }
 
@@ -176,16 +175,27 @@ fn efficiency(samples: &[&Sample]) -> Vec<Point> {
     let mut points = along("workers", samples, |s| s.seconds);
     let Some(fewest) = points.first().map(|p| p.spread.value) else { return points };
     for point in &mut points {
-        let own = point.spread;
-        point.spread = Spread { value: fewest / own.value, low: fewest / own.high, high: fewest / own.low };
+        point.spread = divided(fewest, point.spread);
     }
     points
 }
 
-fn against_density(samples: &[&Sample]) -> Figure {
-    let points = |of_label: &[&Sample], _: &[&Sample]| along("density", of_label, |s| s.seconds);
-    let mut panels = panels(&settings(samples, Some("density")), points);
+fn divided(number: f64, by: Spread) -> Spread {
+    Spread { value: number / by.value, low: number / by.high, high: number / by.low }
+}
+
+/// Panels of lines along an axis on which there are several places.
+fn lines(
+    axis: &str,
+    samples: &[&Sample],
+    points: impl Fn(&[&Sample], &[&Sample]) -> Vec<Point>,
+) -> Vec<Panel> {
+    let mut panels = panels(samples, Some(axis), points);
     panels.retain(spans);
+    panels
+}
+
+fn against_density(samples: &[&Sample]) -> Figure {
     Figure::new(
         "density",
         "Time of a step against density",
@@ -194,7 +204,7 @@ fn against_density(samples: &[&Sample]) -> Figure {
         format!(
             "A level line is a method whose time does not depend on a density, such as a dense one. {BARS}"
         ),
-        panels,
+        lines("density", samples, |of_label, _| along("density", of_label, |s| s.seconds)),
     )
     .along("density asked for", Unit::None)
 }
@@ -203,20 +213,15 @@ fn against_density(samples: &[&Sample]) -> Figure {
 fn delivered(samples: &[&Sample]) -> Figure {
     // Dense methods deliver everything, which is no news and hides the others.
     let sparse: Vec<&Sample> = samples.iter().copied().filter(|s| s.asked.is_some_and(|d| d < 1.0)).collect();
-    let lines = |axis: &str| {
-        let mut panels = panels(&settings(&sparse, Some(axis)), |of_label, _| {
-            along(axis, of_label, |s| s.delivered.map(Spread::exact))
-        });
-        panels.retain(spans);
-        panels
-    };
+    let delivered = |s: &Sample| s.delivered.map(Spread::exact);
+    let lines = |axis: &str| lines(axis, &sparse, |of_label, _| along(axis, of_label, delivered));
     let candidates = [("density", "density asked for"), ("workers", "workers")];
     let found = candidates.into_iter().map(|(axis, name)| (name, lines(axis))).find(|(_, p)| !p.is_empty());
     let (shape, against, panels) = match found {
         Some((name, panels)) => {
             (Shape::Lines, Some(Quantity { name: name.into(), unit: Unit::None }), panels)
         }
-        None => (Shape::Rows, None, rows_of_delivered(&sparse)),
+        None => (Shape::Rows, None, panels(&sparse, None, |of_label, _| one(of_label, delivered))),
     };
     Figure {
         against,
@@ -231,8 +236,4 @@ fn delivered(samples: &[&Sample]) -> Figure {
             panels,
         )
     }
-}
-
-fn rows_of_delivered(sparse: &[&Sample]) -> Vec<Panel> {
-    panels(&settings(sparse, None), |of_label, _| one(of_label, |s| s.delivered.map(Spread::exact)))
 }

@@ -127,14 +127,15 @@ pub struct Point {
 
 impl Point {
     /// Puts together the measurements that have a number; none where no one has it.
-    pub fn over(
+    pub fn over<T>(
         x: Option<f64>,
         samples: &[&Sample],
-        value: impl Fn(&Sample) -> Option<Spread>,
+        value: impl Fn(&Sample) -> Option<T>,
+        together: impl Fn(&[T]) -> Option<Spread>,
     ) -> Option<Self> {
         let with = samples.iter().filter_map(|s| Some((*s, value(s)?)));
-        let (from, spreads): (Vec<&Sample>, Vec<Spread>) = with.unzip();
-        Some(Self::of(x, Spread::over(&spreads)?, &from))
+        let (from, values): (Vec<&Sample>, Vec<T>) = with.unzip();
+        Some(Self::of(x, together(&values)?, &from))
     }
 
     /// A number that was computed from all these measurements.
@@ -198,8 +199,9 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
 /// with it.
 pub fn settings<'a>(samples: &[&'a Sample], without: Option<&str>) -> Vec<(Axes, Vec<&'a Sample>)> {
     let key = |sample: &Sample| -> Axes {
-        let named = sample.axes.iter().filter(|(name, _)| Some(name.as_str()) != without);
-        named.map(|(name, value)| (name.clone(), value.clone())).collect()
+        let mut key = sample.axes.clone();
+        key.retain(|name, _| Some(name.as_str()) != without);
+        key
     };
     let mut groups: BTreeMap<(&str, Axes), Vec<&Sample>> = BTreeMap::new();
     for &sample in samples {
@@ -262,37 +264,37 @@ pub fn by_label<'a>(samples: &[&'a Sample]) -> BTreeMap<String, Vec<&'a Sample>>
     labels
 }
 
-/// A panel for each setting in which a series comes out of the measurements of a label.
-pub fn panels(
-    settings: &[(Axes, Vec<&Sample>)],
-    points: impl Fn(&[&Sample], &[&Sample]) -> Vec<Point>,
+/// A panel for each setting, `without` regard to one axis, in which there are series.
+pub fn panels_of(
+    samples: &[&Sample],
+    without: Option<&str>,
+    series: impl Fn(&[&Sample]) -> Vec<Series>,
 ) -> Vec<Panel> {
-    let mut panels = Vec::new();
-    for (setting, members) in settings {
-        let mut series = Vec::new();
-        for (label, of_label) in by_label(members) {
-            let points = points(&of_label, members);
-            if !points.is_empty() {
-                series.push(Series { label, style: 0, points });
-            }
-        }
-        if !series.is_empty() {
-            panels.push(Panel { setting: setting.clone(), series });
-        }
-    }
-    panels
+    let panel = |(setting, members): (Axes, Vec<&Sample>)| Panel { series: series(&members), setting };
+    settings(samples, without).into_iter().map(panel).filter(|panel| !panel.series.is_empty()).collect()
 }
 
-/// The settings without the axes in which they all agree, and those axes.
+/// The same with the series that come out of the measurements of each label.
+pub fn panels(
+    samples: &[&Sample],
+    without: Option<&str>,
+    points: impl Fn(&[&Sample], &[&Sample]) -> Vec<Point>,
+) -> Vec<Panel> {
+    panels_of(samples, without, |members| {
+        let series = by_label(members).into_iter().map(|(label, of_label)| Series {
+            label,
+            style: 0,
+            points: points(&of_label, members),
+        });
+        series.filter(|series| !series.points.is_empty()).collect()
+    })
+}
+
+/// The axes in which all settings agree.
 pub fn common(panels: &[Panel]) -> Axes {
-    let Some(first) = panels.first() else { return Axes::new() };
-    let agree = |name: &str, value: &String| panels.iter().all(|p| p.setting.get(name) == Some(value));
-    first
-        .setting
-        .iter()
-        .filter(|(name, value)| agree(name, value))
-        .map(|(n, v)| (n.clone(), v.clone()))
-        .collect()
+    let mut common = panels.first().map(|panel| panel.setting.clone()).unwrap_or_default();
+    common.retain(|name, value| panels.iter().all(|panel| panel.setting.get(name) == Some(&*value)));
+    common
 }
 
 /// One point for each place on an axis at which a measurement has the number.
@@ -303,7 +305,7 @@ pub fn along(axis: &str, samples: &[&Sample], value: impl Fn(&Sample) -> Option<
     }
     let drawn = places.into_iter().filter(|(place, _)| place.is_none_or(|p| number(p).is_some()));
     let mut points: Vec<Point> = drawn
-        .filter_map(|(place, of_place)| Point::over(place.and_then(number), &of_place, &value))
+        .filter_map(|(place, of_place)| Point::over(place.and_then(number), &of_place, &value, Spread::over))
         .collect();
     points.sort_by(|a, b| a.x.unwrap_or(f64::NEG_INFINITY).total_cmp(&b.x.unwrap_or(f64::NEG_INFINITY)));
     points

@@ -3,7 +3,7 @@
 use gleaner_algorithms::merging::{self, Line};
 use gleaner_units::written;
 
-use super::figure::{Figure, Panel, Point, Series, Shape, Unit, along, by_label, settings, suited};
+use super::figure::{Figure, Panel, Point, Series, Shape, Unit, along, by_label, panels_of, suited};
 use super::sample::Sample;
 use gleaner_statistics::Spread;
 
@@ -50,26 +50,21 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
 /// A panel for each setting with enough sizes: of each label what was measured, and what was fitted to it.
 fn panels(samples: &[&Sample], of_label: impl Fn(&[&Sample]) -> (Vec<Point>, Vec<Fit>)) -> Vec<Panel> {
     let series = |label: String, points: Vec<Point>| Series { label, style: 0, points };
-    let mut panels = Vec::new();
-    for (setting, members) in settings(samples, Some("params")) {
+    panels_of(samples, Some("params"), |members| {
         let mut all = Vec::new();
-        for (label, samples) in by_label(&members) {
+        for (label, samples) in by_label(members) {
             let (points, fits) = of_label(&samples);
             if points.len() < FEWEST {
                 continue;
             }
-            for fit in fits {
-                let fitted =
-                    |p: &Point| Point { spread: Spread::exact((fit.at)(p.x.unwrap_or(0.0))), ..p.clone() };
-                all.push(series(fit.label.clone(), points.iter().map(fitted).collect()));
+            for Fit { label, at } in fits {
+                let fitted = |p: &Point| Point { spread: Spread::exact(at(p.x.unwrap_or(0.0))), ..p.clone() };
+                all.push(series(label, points.iter().map(fitted).collect()));
             }
             all.push(series(label, points));
         }
-        if !all.is_empty() {
-            panels.push(Panel { setting, series: all });
-        }
-    }
-    panels
+        all
+    })
 }
 
 /// A curve through places.

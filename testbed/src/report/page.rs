@@ -171,11 +171,10 @@ fn section(figure: &Figure, runs: &[Run]) -> Result<Markup, DrawError> {
     let panels: Vec<Markup> = drawn
         .map(|(i, panel)| {
             let svgs = pictures(figure, panel, &format!("{}-{i}", figure.id), legend.is_some())?;
-            let differs: Axes =
-                panel.setting.iter().filter(|(n, _)| !everywhere.contains_key(*n)).map(owned).collect();
+            let differs = differing(panel, &everywhere);
             Ok(html! {
                 figure {
-                    @if !differs.is_empty() { figcaption { (setting(&differs)) } }
+                    @if !differs.is_empty() { figcaption { (differs) } }
                     @for svg in &svgs { (PreEscaped(svg)) }
                 }
             })
@@ -202,8 +201,11 @@ fn section(figure: &Figure, runs: &[Run]) -> Result<Markup, DrawError> {
     })
 }
 
-fn owned((name, value): (&String, &String)) -> (String, String) {
-    (name.clone(), value.clone())
+/// The setting of a panel without what all have.
+fn differing(panel: &Panel, everywhere: &Axes) -> String {
+    let mut axes = panel.setting.clone();
+    axes.retain(|name, _| !everywhere.contains_key(name));
+    setting(&axes)
 }
 
 /// A row for each point of a figure.
@@ -216,12 +218,10 @@ fn table(figure: &Figure, everywhere: &Axes) -> Markup {
     let against = figure.against.as_ref().map(|q| (q, suited(q.unit, most_x)));
     let settings = figure.panels.iter().any(|p| p.setting.len() > everywhere.len());
     let row = |panel: &Panel, series: &Series, point: &Point| {
-        let differs: Axes =
-            panel.setting.iter().filter(|(n, _)| !everywhere.contains_key(*n)).map(owned).collect();
         let Point { spread, .. } = point;
         html! {
             tr {
-                @if settings { td { (setting(&differs)) } }
+                @if settings { td { (differing(panel, everywhere)) } }
                 td { (series.label) }
                 @if parts { td { (point.part.unwrap_or("")) } }
                 @if let Some((_, (factor, _))) = against { td.number { (point.x.map_or("any".into(), |x| tick(x * factor))) } }

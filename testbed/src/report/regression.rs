@@ -1,9 +1,8 @@
 //! Figures of regressions on sparse data, epoch by epoch.
 
 use super::exchange;
-use super::figure::{Figure, Point, Shape, Unit, panels, settings};
+use super::figure::{Figure, Shape, Unit, panels};
 use super::sample::Sample;
-use gleaner_statistics::Spread;
 
 /// All figures for which there may be numbers; those without have no panel.
 pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
@@ -25,14 +24,7 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
 
 /// SparCML's Table 2: the communication part beside the whole.
 fn split(samples: &[&Sample]) -> Figure {
-    let points = |of_label: &[&Sample], _: &[&Sample]| {
-        let mean = |part: usize| {
-            let parts: Vec<f64> = of_label.iter().filter_map(|s| Some(s.parts?[part])).collect();
-            Spread::mean(&parts)
-        };
-        let point = |(part, name)| Some(Point { part: Some(name), ..Point::of(None, mean(part)?, of_label) });
-        [(0, "computing"), (1, "communication")].into_iter().filter_map(point).collect()
-    };
+    let of_epoch = |s: &Sample| s.parts.map(|[computing, communication, _]| [computing, communication]);
     Figure::new(
         "epoch-split",
         "What an epoch is spent on",
@@ -40,6 +32,8 @@ fn split(samples: &[&Sample]) -> Figure {
         ("time of an epoch", Unit::Seconds),
         "Communication is what a worker spends on handing its gradients over and waiting for their sums, the mean over the workers; \
          computing is the rest of the slowest worker's epoch. Means over the epochs and turns.",
-        panels(&settings(samples, None), points),
+        panels(samples, None, |of_label, _| {
+            exchange::parts(["computing", "communication"], of_label, of_epoch)
+        }),
     )
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gleaner_algorithms::Method;
 use serde_json::{Map, Value};
 
-use super::metrics::Metrics;
+use super::metrics;
 use super::read::Run;
 use crate::record::{Outcome, Record};
 use gleaner_statistics::Spread;
@@ -111,8 +111,8 @@ pub struct Sample {
     pub asked: Option<f64>,
     /// Evaluations while training, in order.
     pub evaluations: Vec<Evaluation>,
-    /// Of a training under a synchrony that the experiment names.
-    pub metrics: Metrics,
+    /// Of a training under a synchrony that the experiment names, by the names of their figures.
+    pub metrics: BTreeMap<&'static str, f64>,
 }
 
 /// An evaluation on held-out data.
@@ -202,7 +202,7 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         interface_bytes: interface_bytes(record, steps, training),
         delivered: params.and_then(|n| Some(number("entries_per_step")? / n)),
         asked: asked(record, params, &number),
-        metrics: case("synchrony").map(|_| Metrics::of(object)).unwrap_or_default(),
+        metrics: case("synchrony").map(|_| metrics::numbers(&number)).unwrap_or_default(),
         evaluations: evaluations.into_iter().flatten().filter_map(|e| evaluation(e, params)).collect(),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::exchange;
-use super::figure::{Figure, Panel, Point, Series, Shape, Unit, by_label, panels, settings};
+use super::figure::{Figure, Panel, Point, Series, Shape, Unit, by_label, panels, panels_of, settings};
 use super::sample::{Evaluation, Sample};
 use gleaner_statistics::Spread;
 use gleaner_units::written;
@@ -51,7 +51,7 @@ fn breakdown(samples: &[&Sample]) -> Figure {
         "The worker that waited least, for which all others waited: the forward pass, the backward pass, in which gradients \
          are exchanged as well, what the exchange takes after it (exposed), and what was spent between these or waiting for \
          other workers to begin. Medians over the steps, means over seeds and turns.",
-        panels(&settings(samples, None), |of_label, _| exchange::parts(names, of_label)),
+        panels(samples, None, |of_label, _| exchange::parts(names, of_label, exchange::whole)),
     )
 }
 
@@ -99,20 +99,11 @@ fn curve(
     samples: &[&Sample],
     along: Along,
 ) -> Figure {
-    let mut figure = Figure::new(
-        id,
-        title,
-        Shape::Lines,
-        (name, Unit::None),
-        caption,
-        panels(&settings(samples, None), |of_label, _| {
-            let point = |s: &Stage<'_>| Point::of(Some(s.at.value), s.value, &s.from);
-            stages(of_label, along.at, value).iter().map(point).collect()
-        }),
-    )
-    .along(along.name, along.unit);
-    figure.panels.retain(|panel| panel.series.iter().any(|series| !series.points.is_empty()));
-    figure
+    let panels = panels(samples, None, |of_label, _| {
+        let point = |s: &Stage<'_>| Point::of(Some(s.at.value), s.value, &s.from);
+        stages(of_label, along.at, value).iter().map(point).collect()
+    });
+    Figure::new(id, title, Shape::Lines, (name, Unit::None), caption, panels).along(along.name, along.unit)
 }
 
 /// A number that evaluations have.
@@ -129,9 +120,9 @@ fn reached(samples: &[&Sample]) -> Figure {
             let curves: Vec<(String, Vec<Stage>)> = by_label(&members)
                 .into_iter()
                 .map(|(label, of_label)| (label, stages(&of_label, TIME.at, value)))
+                .filter(|(_, stages)| !stages.is_empty())
                 .collect();
             let best = |stages: &[Stage]| stages.iter().map(|s| s.value.value).fold(f64::INFINITY, f64::min);
-            let curves: Vec<_> = curves.into_iter().filter(|(_, stages)| !stages.is_empty()).collect();
             let Some(target) = curves.iter().map(|(_, stages)| best(stages)).reduce(f64::max) else {
                 continue;
             };
@@ -173,10 +164,9 @@ fn frontier(
         let losses: Vec<f64> = of_place.iter().filter_map(|s| value(&s.evaluations)).collect();
         Some(Point::of(Some(Spread::mean(&bytes)?.value), Spread::mean(&losses)?, of_place))
     };
-    let mut panels = Vec::new();
-    for (setting, members) in settings(samples, Some("density")) {
+    let panels = panels_of(samples, Some("density"), |members| {
         let mut lines: BTreeMap<&str, BTreeMap<_, Vec<&Sample>>> = BTreeMap::new();
-        for sample in members {
+        for &sample in members {
             let place = (&sample.label, sample.axes.get("density"));
             lines.entry(without_number(&sample.label)).or_default().entry(place).or_default().push(sample);
         }
@@ -187,10 +177,9 @@ fn frontier(
         });
         let series: Vec<Series> = series.filter(|series| !series.points.is_empty()).collect();
         // It has something to compare.
-        if series.iter().map(|series| series.points.len()).sum::<usize>() > 2 {
-            panels.push(Panel { setting, series });
-        }
-    }
+        let is_worth = series.iter().map(|series| series.points.len()).sum::<usize>() > 2;
+        if is_worth { series } else { Vec::new() }
+    });
     let caption = format!(
         "The {name} of a whole training against what the worker that receives most receives in a step; lower and further to the left is \
          better. A line goes along densities, or along the number at the end of a name. Bytes are counted by the program; of PyTorch's hooks, they are \
@@ -233,7 +222,7 @@ fn delivered(samples: &[&Sample]) -> Figure {
                    the next, and over seeds and turns; the band reaches from the least to the largest. Methods that were asked for \
                    all entries are left out.";
     let (id, title, panels) =
-        ("delivered-in-training", "Density delivered in training", panels(&settings(&sparse, None), points));
+        ("delivered-in-training", "Density delivered in training", panels(&sparse, None, points));
     Figure::new(id, title, Shape::Lines, ("density delivered", Unit::None), caption, panels)
         .along("steps", Unit::None)
 }
