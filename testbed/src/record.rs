@@ -225,26 +225,30 @@ pub enum Outcome {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use serde_json::json;
 
+    /// A record of a case, for tests of what reads and writes them.
+    pub(crate) fn record(case: &Value, outcome: Value) -> Record {
+        let line = json!({
+            "version": VERSION, "experiment": "e", "case": case, "turn": 0, "started": 0.0, "seconds": 1.0,
+            "machine": { "processor": "P", "cores": 2, "memory": 1, "kernel": "6.1" },
+            "commit": null, "command": [], "traffic": [], "outcome": outcome,
+        });
+        Record::parse(line.to_string().as_bytes()).unwrap_or_else(|_| panic!("{line}"))
+    }
+
     #[test]
     fn earlier_names_of_fields_are_read_as_those_of_today() {
-        let line = json!({
-            "version": 1, "experiment": "e", "case": { "command": "train" }, "turn": 0,
-            "started": 0.0, "seconds": 1.0, "machine": { "processor": "p", "cores": 1, "memory": 1, "kernel": "k" },
-            "commit": null, "command": [], "traffic": [],
-            "outcome": { "done": {
-                "parameters": 5, "seconds": 6, "forward_seconds": 7, "batch_computation_seconds_apart": 8,
-                "epochs": [{ "communication_seconds": 9 }],
-            } },
-        });
-        let record = Record::parse(line.to_string().as_bytes()).unwrap_or_else(|_| panic!("{line}"));
+        let before = json!({ "done": {
+            "parameters": 5, "seconds": 6, "forward_seconds": 7, "batch_computation_seconds_apart": 8,
+            "epochs": [{ "communication_seconds": 9 }],
+        } });
         let done = json!({
             "params": 5, "seconds": 6, "seconds_forward": 7, "seconds_batch_computation_apart": 8,
             "epochs": [{ "seconds_communication": 9 }],
         });
-        assert_eq!(record.outcome, Outcome::Done(done));
+        assert_eq!(record(&json!({ "command": "train" }), before).outcome, Outcome::Done(done));
     }
 }

@@ -166,37 +166,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::record::{Machine, Outcome};
 
     fn record(turn: u32, density: f64) -> Record {
-        let case = [("command", json!("bench")), ("density", json!(density)), ("seed", json!(record::SEED))];
-        let case = case.map(|(key, value)| (key.to_owned(), value));
-        let machine = Machine {
-            processor: "p".into(),
-            cores: 2,
-            memory: 1 << 30,
-            kernel: "k".into(),
-            congestion: "c".into(),
-        };
-        let outcome = Outcome::Failed { exit_code: 3, reason: "ü\n".into() };
-        let (version, experiment) = (record::VERSION, "test".to_owned());
-        Record {
-            version,
-            experiment,
-            case: case.into(),
-            turn,
-            machine,
-            outcome,
-            started: 0.1,
-            seconds: 0.2,
-            commit: None,
-            command: vec!["a b".into()],
-            chaos: Vec::new(),
-            missed: Vec::new(),
-            failed_on_purpose: false,
-            traffic: Vec::new(),
-            relay: None,
-        }
+        let case = json!({ "command": "bench", "density": density, "seed": record::SEED });
+        let failed = json!({ "failed": { "exit_code": 3, "reason": "ü\n" } });
+        let of_case = record::tests::record(&case, failed);
+        Record { turn, started: 0.1, seconds: 0.2, command: vec!["a b".into()], ..of_case }
     }
 
     fn texts(text: &str) -> Vec<(String, String)> {

@@ -180,17 +180,15 @@ pub fn typed(words: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn commands_can_be_typed_again() {
-        let record = |case: serde_json::Value, command: &[&str]| -> Record {
-            serde_json::from_value(serde_json::json!({
-                "version": 1, "experiment": "e", "case": case, "turn": 0, "started": 0.0, "seconds": 1.0,
-                "machine": { "processor": "p", "cores": 1, "memory": 1, "kernel": "k" }, "commit": null,
-                "command": command, "traffic": [], "outcome": { "done": {} },
-            }))
-            .unwrap()
+        let record = |case: Value, command: &[&str]| {
+            let command = command.iter().map(|word| (*word).to_owned()).collect();
+            Record { command, ..crate::record::tests::record(&case, json!({ "done": {} })) }
         };
         let launch = [
             "gleaner",
@@ -204,7 +202,7 @@ mod tests {
             "",
             "--density=0.01",
         ];
-        let case = serde_json::json!({ "workers": 3, "bandwidth": "1 gbit", "loss": "1%" });
+        let case = json!({ "workers": 3, "bandwidth": "1 gbit", "loss": "1%" });
         let typed = command(&record(case, &launch));
         let (up, rest) = typed.split_once(" && { ").unwrap();
         assert_eq!(
@@ -217,9 +215,9 @@ mod tests {
             (launch.map(String::from).to_vec(), "gleaner testbed down; }")
         );
         // Without emulated hosts of equal links there is nothing to make.
-        let racks = serde_json::json!({ "workers": 3, "topology": "racks.toml" });
+        let racks = json!({ "workers": 3, "topology": "racks.toml" });
         assert!(command(&record(racks, &launch)).starts_with("gleaner launch "));
-        assert_eq!(command(&record(serde_json::json!({}), &["a b", "c"])), "'a b' c");
+        assert_eq!(command(&record(json!({}), &["a b", "c"])), "'a b' c");
     }
 
     #[test]

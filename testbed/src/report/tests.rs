@@ -5,16 +5,19 @@ use serde_json::{Value, json};
 use super::figure::{Point, Series};
 use super::plot::pictures;
 use super::*;
-use crate::record::Record;
+use crate::record::{Outcome, Record};
 use gleaner_statistics::Spread;
 
 fn record(case: Value, turn: u32, done: Value) -> Record {
-    serde_json::from_value(json!({
-        "version": 1, "experiment": "e", "case": case, "turn": turn, "started": f64::from(turn), "seconds": 1.0,
-        "machine": {"processor": "p", "cores": 2, "memory": 1, "kernel": "k"}, "commit": null,
-        "command": ["gleaner", case.to_string()], "traffic": [], "outcome": {"done": done},
-    }))
-    .unwrap()
+    let command = vec!["gleaner".into(), case.to_string()];
+    let of_case = crate::record::tests::record(&case, json!({ "done": done }));
+    Record { turn, started: turn.into(), command, ..of_case }
+}
+
+/// What its program printed.
+fn printed(record: &mut Record) -> &mut Value {
+    let Outcome::Done(done) = &mut record.outcome else { panic!("it is done") };
+    done
 }
 
 fn run(records: Vec<Record>) -> Run {
@@ -77,10 +80,8 @@ fn options_follow_the_name() {
     let with = |method: &str, axis: &str, value: u64, stated: bool| {
         let mut record = bench(method, 4, Some(0.1), 0, 1.0 + value as f64);
         record.case.insert(axis.into(), value.into());
-        if let crate::record::Outcome::Done(done) = &mut record.outcome
-            && stated
-        {
-            done["options"] = json!({axis: value.to_string()});
+        if stated {
+            printed(&mut record)["options"] = json!({axis: value.to_string()});
         }
         record
     };
@@ -142,7 +143,7 @@ fn a_page_says_what_was_planned() {
     missed.missed = vec!["kill rank 1 at step 20: the job ended before, after 1.00 s, at step 5".into()];
     let mut killed = bench("ring", 4, None, 0, 1.0);
     killed.chaos = vec!["1.00 s, step 2: kill rank 1".into()];
-    killed.outcome = crate::record::Outcome::Failed { exit_code: 1, reason: "rank 1 died".into() };
+    killed.outcome = Outcome::Failed { exit_code: 1, reason: "rank 1 died".into() };
     killed.failed_on_purpose = true;
     let mut run = run(vec![missed, killed]);
     run.title = Some("Workers that die".into());
@@ -167,9 +168,7 @@ fn a_page_says_what_was_planned() {
 fn dense_methods_are_no_news_in_the_density_delivered() {
     // An experiment may name a density for all of its methods.
     let mut ring = bench("ring", 4, Some(0.1), 0, 1.0);
-    if let crate::record::Outcome::Done(done) = &mut ring.outcome {
-        done["k"] = 1000.into();
-    }
+    printed(&mut ring)["k"] = 1000.into();
     let delivered = figure(vec![ring, bench("spardl", 4, Some(0.1), 0, 1.0)], "delivered");
     assert_eq!(delivered.panels[0].series.len(), 1);
     assert_eq!(series(&delivered, 0, "spardl").points[0].spread, Spread::exact(0.1));
@@ -179,10 +178,8 @@ fn dense_methods_are_no_news_in_the_density_delivered() {
 fn parts_add_up_to_the_mean_step() {
     let with = |turn: u32, parts: [f64; 3], seconds: f64| {
         let mut record = bench("spardl", 4, Some(0.1), turn, seconds);
-        if let crate::record::Outcome::Done(done) = &mut record.outcome {
-            for (name, part) in ["slowest_select", "slowest_exchange", "slowest_merge"].iter().zip(parts) {
-                done[*name] = part.into();
-            }
+        for (name, part) in ["slowest_select", "slowest_exchange", "slowest_merge"].into_iter().zip(parts) {
+            printed(&mut record)[name] = part.into();
         }
         record
     };
@@ -196,11 +193,9 @@ fn strategies_of_merging_stand_beside_each_other_with_the_parts_of_their_iterati
     let with = |merge: &str, parts: [f64; 4]| {
         let mut record = training("spardl", 1, 1.0, &[4.0]);
         record.case.insert("merge".into(), merge.into());
-        if let crate::record::Outcome::Done(done) = &mut record.outcome {
-            let names = ["seconds_iteration", "seconds_forward", "seconds_backward", "seconds_exposed"];
-            for (name, part) in names.into_iter().zip(parts) {
-                done[name] = part.into();
-            }
+        let names = ["seconds_iteration", "seconds_forward", "seconds_backward", "seconds_exposed"];
+        for (name, part) in names.into_iter().zip(parts) {
+            printed(&mut record)[name] = part.into();
         }
         record
     };
@@ -283,8 +278,7 @@ fn a_frontier_goes_along_densities_and_numbers_of_names() {
         if let Some(density) = density {
             record.case.insert("density".into(), density.into());
         }
-        let crate::record::Outcome::Done(done) = &mut record.outcome else { panic!("it is done") };
-        done["bytes_per_step"] = bytes.into();
+        printed(&mut record)["bytes_per_step"] = bytes.into();
         record
     };
     let records = vec![
@@ -314,11 +308,10 @@ fn pictures_are_well_formed() {
         for (j, number) in numbers.iter().enumerate() {
             for density in [None, Some(0.01), Some(0.1)] {
                 let mut record = bench(name, 2 + 2 * j as u32, density, 0, *number);
-                if let crate::record::Outcome::Done(done) = &mut record.outcome {
-                    done["bytes_per_step"] = (*number).into();
-                    for part in ["slowest_select", "slowest_exchange", "slowest_merge"] {
-                        done[part] = (number / 5.0).into();
-                    }
+                let done = printed(&mut record);
+                done["bytes_per_step"] = (*number).into();
+                for part in ["slowest_select", "slowest_exchange", "slowest_merge"] {
+                    done[part] = (number / 5.0).into();
                 }
                 records.push(record);
             }

@@ -4,40 +4,14 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::record::{FILE, Machine, Outcome, Record, VERSION};
+use crate::record::{FILE, Outcome, Record};
 use crate::report::{Run, read};
 
 fn record(method: &str, seed: u64, turn: u32, outcome: Outcome) -> Record {
-    let case = [
-        ("command", json!("train")),
-        ("method", json!(method)),
-        ("seed", json!(seed)),
-        ("density", json!(0.01)),
-    ];
-    let machine = Machine {
-        processor: "P".into(),
-        cores: 2,
-        memory: 1,
-        kernel: "6.1".into(),
-        congestion: "cubic".into(),
-    };
-    Record {
-        version: VERSION,
-        experiment: "e".into(),
-        case: case.map(|(key, value)| (key.to_owned(), value)).into(),
-        turn,
-        started: 1_700_000_000.0,
-        seconds: 1.0,
-        machine,
-        commit: Some("0123456789abcdef".into()),
-        command: Vec::new(),
-        chaos: Vec::new(),
-        missed: Vec::new(),
-        failed_on_purpose: false,
-        traffic: Vec::new(),
-        relay: None,
-        outcome,
-    }
+    let case = json!({ "command": "train", "method": method, "seed": seed, "density": 0.01 });
+    let of_case = crate::record::tests::record(&case, json!({ "done": {} }));
+    let commit = Some("0123456789abcdef".into());
+    Record { turn, started: 1_700_000_000.0, commit, outcome, ..of_case }
 }
 
 fn done(loss: f64, bytes: u64) -> Outcome {
