@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use gleaner_runtime::{Preference, Sockets};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use toml::Spanned;
 
 use super::case::{self, Case, Pattern};
@@ -115,7 +115,7 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
     let mut fixed = fixed(&file, command)?;
     let axes = axes(&file, command, topology.is_some(), &fixed)?;
     let whole = file.workload.span();
-    fixed.0.insert("command".to_owned(), command.to_string().into());
+    fixed.0.insert("command".to_owned(), json!(command));
     need(&mut fixed, &axes, network, command).map_err(|problem| (whole.clone(), problem))?;
 
     let mut cases = case::product(&fixed, &axes);

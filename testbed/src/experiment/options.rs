@@ -1,13 +1,11 @@
 //! The options of the measured commands that an experiment may set, by their names in a file.
 
-use std::fmt;
-
 use gleaner_algorithms::Method;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What an experiment runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Workload {
     /// `gleaner bench`.
@@ -18,79 +16,27 @@ pub enum Workload {
     Regress,
 }
 
-/// Of all commands, besides the method.
-const ALL: &[&str] = &["timeout", "seed"];
+/// Options of all commands, besides the method.
+const ALL: &str = "timeout seed";
 
 /// Of those that choose entries.
-const CHOOSING: &[&str] = &["density", "k", "values", "selector", "residual", "steps"];
+const CHOOSING: &str = "density k values selector residual steps";
 
 /// Options of their launcher.
 pub const LAUNCHED: &[&str] = &["transport", "sockets", "plain"];
 
 /// Of `bench` alone.
-const BENCH: &[&str] = &["params", "warmup", "complete_sums"];
+const BENCH: &str = "params warmup complete_sums";
 
 /// Of `train` alone.
-const TRAIN: &[&str] = &[
-    "data",
-    "model",
-    "batch",
-    "lr",
-    "lr_drops",
-    "optimizer",
-    "momentum",
-    "momentum_correction",
-    "ef21",
-    "mask_momentum",
-    "weight_decay",
-    "clip",
-    "clip_local",
-    "clip_update",
-    "rate_in_residual",
-    "deliver_all",
-    "dense_below",
-    "complete_sums",
-    "norm_share",
-    "residual_decay",
-    "dct",
-    "sign_update",
-    "plain_momentum",
-    "warmup_density",
-    "on_nonfinite",
-    "evaluate_every",
-    "merge",
-    "synchrony",
-    "servers",
-    "colocate",
-    "balance",
-    "pace",
-    "slow",
-    "target_accuracy",
-    "target_loss",
-    "layers",
-];
+const TRAIN: &str = "data model batch lr lr_drops optimizer momentum momentum_correction ef21 mask_momentum weight_decay clip \
+    clip_local clip_update rate_in_residual deliver_all dense_below complete_sums norm_share residual_decay dct sign_update \
+    plain_momentum warmup_density on_nonfinite evaluate_every merge synchrony servers colocate balance pace slow target_accuracy \
+    target_loss layers";
 
 /// Of `regress` alone.
-const REGRESS: &[&str] = &[
-    "data",
-    "samples",
-    "held_out",
-    "features",
-    "bias",
-    "loss_function",
-    "l1",
-    "l2",
-    "algorithm",
-    "batch",
-    "lr",
-    "schedule",
-    "decay",
-    "staleness",
-    "threads",
-    "order",
-    "coordinates",
-    "epochs",
-];
+const REGRESS: &str = "data samples held_out features bias loss_function l1 l2 algorithm batch lr schedule decay staleness \
+    threads order coordinates epochs";
 
 /// The axis of faults: which `[[chaos]]` a case has.
 pub const FAULTS: &str = "faults";
@@ -101,16 +47,6 @@ pub const NO_FAULT: &str = "none";
 /// What shapes the links rather than the command.
 pub const LINK: &[&str] = &["bandwidth", "latency", "jitter", "loss", "congestion"];
 
-impl fmt::Display for Workload {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bench => "bench",
-            Self::Train => "train",
-            Self::Regress => "regress",
-        })
-    }
-}
-
 impl Workload {
     /// The options, those that methods state among them, in the spelling of files: `lr_drops` for `--lr-drops`.
     pub fn options(self) -> impl Iterator<Item = &'static str> + Clone {
@@ -119,14 +55,15 @@ impl Workload {
             Self::Train => (TRAIN, true),
             Self::Regress => (REGRESS, false),
         };
+        let choosing = if chooses { CHOOSING } else { "" };
         let mut stated = Vec::new();
         for option in Method::all().flat_map(|method| method.collective().options()).filter(|_| chooses) {
             if !stated.contains(&option.name) {
                 stated.push(option.name);
             }
         }
-        let choosing = if chooses { CHOOSING } else { &[] };
-        ["method"].iter().chain(choosing).chain(ALL).chain(LAUNCHED).chain(own).copied().chain(stated)
+        let before = ["method"].into_iter().chain(choosing.split_whitespace()).chain(ALL.split_whitespace());
+        before.chain(LAUNCHED.iter().copied()).chain(own.split_whitespace()).chain(stated)
     }
 }
 
