@@ -181,7 +181,6 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
         turns,
         limit: limit.transpose()?,
         network: wanted,
-        workload: command,
         jobs,
         search,
         chaos,

@@ -47,8 +47,6 @@ pub struct Experiment {
     pub limit: Option<Duration>,
     /// Where the workers run.
     pub network: Wanted,
-    /// What they run.
-    pub workload: Workload,
     /// Jobs, each with the cases that are measured in it: they differ in the method only.
     pub jobs: Vec<Vec<Case>>,
     /// How a value is found that is not known before.

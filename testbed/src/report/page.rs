@@ -6,7 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 
 use super::figure::{Figure, Panel, Point, Series, common, suited};
-use super::plot::{legend, pictures};
+use super::plot::{legend, named, pictures};
 use super::read::Run;
 use super::sample::{Axes, in_order, text};
 use super::summary::{Summary, command, date};
@@ -29,14 +29,14 @@ const MOST_PANELS: usize = 36;
 pub fn page(runs: &[Run], summary: &Summary<'_>) -> Result<String, DrawError> {
     let experiments: BTreeSet<&str> =
         summary.runs.iter().flat_map(|r| r.experiments.iter().copied()).collect();
-    let titles: Vec<&str> = summary.runs.iter().filter_map(|run| run.title).collect();
+    let titles: Vec<&str> = summary.runs.iter().filter_map(|run| run.of.title.as_deref()).collect();
     let title = match titles.as_slice() {
         [title] if summary.runs.len() == 1 => (*title).to_owned(),
         _ => experiments.into_iter().collect::<Vec<_>>().join(", "),
     };
     let sections: Vec<Markup> =
         summary.figures.iter().map(|figure| section(figure, runs)).collect::<Result<_, _>>()?;
-    let troubles = !summary.failed.is_empty() || summary.runs.iter().any(|r| !r.notes.is_empty());
+    let troubles = !summary.failed.is_empty() || summary.runs.iter().any(|r| !r.of.notes.is_empty());
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -97,8 +97,8 @@ fn measured(summary: &Summary<'_>) -> String {
 fn facts(run: &super::summary::RunSummary<'_>, several: bool) -> Markup {
     let commits: Vec<&str> = run.commits.iter().copied().collect();
     html! {
-        @if several { h2.run { (run.title.unwrap_or(run.name)) } }
-        @if let Some(description) = run.description { p.description { (description) } }
+        @if several { h2.run { (run.of.title.as_ref().unwrap_or(&run.of.name)) } }
+        @if let Some(description) = &run.of.description { p.description { (description) } }
         dl.facts {
             dt { "Measured" }
             dd { (run.done) " done, " (run.failed) " failed, " (run.failed_on_purpose) " ended on purpose, from " time { (run.began) } " to " time { (run.ended) } }
@@ -113,7 +113,7 @@ fn facts(run: &super::summary::RunSummary<'_>, several: bool) -> Markup {
             dt { "Commit" }
             dd { @if commits.is_empty() { "not known" } @else { code { (commits.join(", ")) } } }
             dt { "Directory" }
-            dd { code { (run.directory) } }
+            dd { code { (run.of.directory.display()) } }
         }
     }
 }
@@ -122,8 +122,8 @@ fn troubles(summary: &Summary<'_>) -> Markup {
     html! {
         section #troubles {
             h2 { "What failed or was left out" }
-            @for run in summary.runs.iter().filter(|r| !r.notes.is_empty()) {
-                ul { @for note in run.notes { li { code { (run.name) } ": " (note) "." } } }
+            @for Run { name, notes, .. } in summary.runs.iter().map(|r| r.of).filter(|r| !r.notes.is_empty()) {
+                ul { @for note in notes { li { code { (name) } ": " (note) "." } } }
             }
             @if !summary.failed.is_empty() {
                 div.scroll { table {
@@ -238,8 +238,8 @@ fn table(figure: &Figure, everywhere: &Axes) -> Markup {
                 @if settings { th { "setting" } }
                 th { "method" }
                 @if parts { th { "what" } }
-                @if let Some((quantity, (_, unit))) = against { th.number { (with_unit(&quantity.name, unit)) } }
-                th.number { (with_unit(&figure.value.name, unit)) }
+                @if let Some((quantity, (_, unit))) = against { th.number { (named(&quantity.name, unit)) } }
+                th.number { (named(&figure.value.name, unit)) }
                 th.number { "low" } th.number { "high" } th.number { "measurements" }
             } }
             tbody {
@@ -249,10 +249,6 @@ fn table(figure: &Figure, everywhere: &Axes) -> Markup {
             }
         } }
     }
-}
-
-fn with_unit(name: &str, unit: &str) -> String {
-    if unit.is_empty() { name.to_owned() } else { format!("{name}, {unit}") }
 }
 
 /// Every record that was read, also those that no figure shows.

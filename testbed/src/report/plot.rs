@@ -222,7 +222,8 @@ fn in_its_unit(figure: &Figure, value: f64) -> String {
     format!("{} {unit}", written(value * factor, 3)).trim().to_owned()
 }
 
-fn named(name: &str, unit: &str) -> String {
+/// A quantity with the unit that it is written in.
+pub fn named(name: &str, unit: &str) -> String {
     if unit.is_empty() { name.to_owned() } else { format!("{name}, {unit}") }
 }
 

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::{Serialize, Serializer};
+
 use crate::Error;
 use crate::record::{FILE, Line, Record, Unread, VERSION, lines};
 
 /// The measurements in one directory.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct Run {
     /// The directory's last name, or its whole path where another run has that name too.
     pub name: String,
@@ -17,8 +19,10 @@ pub struct Run {
     /// What that file says that it is for.
     pub description: Option<String>,
     /// The directory as it was given.
+    #[serde(serialize_with = "shown")]
     pub directory: PathBuf,
     /// In the order of the file.
+    #[serde(skip)]
     pub records: Vec<Record>,
     /// A sentence for each line that was left out.
     pub notes: Vec<String>,
@@ -94,6 +98,11 @@ fn one(directory: &Path, real: &Path) -> Result<Run, Error> {
     let name = real.file_name().unwrap_or(real.as_os_str()).to_string_lossy().into_owned();
     let (title, description) = described(&directory.join("experiment.toml"));
     Ok(Run { name, title, description, directory: directory.into(), records, notes })
+}
+
+/// A path that may be no text in Unicode.
+fn shown<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
 }
 
 /// What an experiment's file is called and is for; a file that is not there, or cannot be read, says nothing.

@@ -27,14 +27,9 @@ pub struct Summary<'a> {
 /// A run.
 #[derive(Debug, Serialize)]
 pub struct RunSummary<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// The title of its experiment's file.
-    pub title: Option<&'a str>,
-    /// What the file says that it is for.
-    pub description: Option<&'a str>,
-    /// Its directory, as it was given.
-    pub directory: String,
+    /// What it is called and is for, where it lies, and what was left out.
+    #[serde(flatten)]
+    pub of: &'a Run,
     /// The names of its experiments; one, unless files were put together by hand.
     pub experiments: BTreeSet<&'a str>,
     /// How many measurements came to an end.
@@ -51,8 +46,6 @@ pub struct RunSummary<'a> {
     pub commits: BTreeSet<&'a str>,
     /// The machines that it was made on.
     pub machines: Vec<&'a Machine>,
-    /// Lines that were left out.
-    pub notes: &'a [String],
 }
 
 /// A job that failed.
@@ -125,10 +118,7 @@ fn of_run(run: &Run) -> RunSummary<'_> {
         }
     }
     RunSummary {
-        name: &run.name,
-        title: run.title.as_deref(),
-        description: run.description.as_deref(),
-        directory: run.directory.display().to_string(),
+        of: run,
         experiments: records.iter().map(|r| r.experiment.as_str()).collect(),
         done,
         failed: records.len() - done - failed_on_purpose,
@@ -137,7 +127,6 @@ fn of_run(run: &Run) -> RunSummary<'_> {
         ended: date(ended),
         commits: records.iter().filter_map(|r| r.commit.as_deref()).collect(),
         machines,
-        notes: &run.notes,
     }
 }
 
