@@ -13,21 +13,19 @@ use super::options::{self, FAULTS, LAUNCHED, LINK, plain};
 pub struct Case(pub BTreeMap<String, Value>);
 
 impl Case {
+    fn count(&self, name: &str) -> Option<u32> {
+        self.0.get(name)?.as_u64()?.try_into().ok()
+    }
+
     /// How many workers.
     pub fn workers(&self) -> u32 {
-        self.0
-            .get("workers")
-            .and_then(Value::as_u64)
-            .and_then(|workers| u32::try_from(workers).ok())
-            .unwrap_or(1)
+        self.count("workers").unwrap_or(1)
     }
 
     /// How many parameter servers, and whether these live with the first workers.
     pub fn servers(&self) -> (u32, bool) {
-        let servers =
-            self.0.get("servers").and_then(Value::as_u64).and_then(|servers| u32::try_from(servers).ok());
         let colocated = self.0.get("colocate").and_then(Value::as_bool);
-        (servers.unwrap_or(0), colocated.unwrap_or(false))
+        (self.count("servers").unwrap_or(0), colocated.unwrap_or(false))
     }
 
     /// Whether links go over QUIC, which has a congestion control of its own.
@@ -190,32 +188,17 @@ mod tests {
 
     #[test]
     fn what_shapes_links_is_no_word_of_the_command() {
-        let case = Case(
-            [
-                ("command", json!("train")),
-                ("workers", json!(3)),
-                ("servers", json!(1)),
-                ("bandwidth", json!("1gbit")),
-                ("loss", json!("1%")),
-                ("congestion", json!("cubic")),
-                ("transport", json!("tcp")),
-                ("sockets", json!(4)),
-                ("plain", json!(true)),
-                ("faults", json!("cut")),
-                ("lr_drops", json!("0.5,0.75")),
-                ("mask_momentum", json!(true)),
-                ("method", json!("ring")),
-                ("seed", json!(4)),
-            ]
-            .map(|(name, value)| (name.to_owned(), value))
-            .into(),
-        );
+        let case = |case: Value| Case(serde_json::from_value(case).unwrap());
+        let quic = case(json!({ "transport": "quic", "congestion": "bbr" }));
+        let case = case(json!({
+            "command": "train", "workers": 3, "servers": 1, "bandwidth": "1gbit", "loss": "1%",
+            "congestion": "cubic", "transport": "tcp", "sockets": 4, "plain": true, "faults": "cut",
+            "lr_drops": "0.5,0.75", "mask_momentum": true, "method": "ring", "seed": 4,
+        }));
         assert_eq!((case.servers(), case.hosts(), case.congestion()), ((1, false), 4, Some("cubic")));
         let launched: Vec<_> = case.launched().collect();
         assert_eq!(launched, [("transport", &json!("tcp")), ("sockets", &json!(4)), ("plain", &json!(true))]);
         assert_eq!(case.words(), ["--lr-drops", "0.5,0.75", "--mask-momentum", "--seed", "4"]);
-        let quic = [("transport", "quic"), ("congestion", "bbr")];
-        let quic = Case(quic.map(|(name, value)| (name.to_owned(), json!(value))).into());
         assert_eq!(quic.congestion(), None);
         assert!(quic.launched().eq([("transport", &json!("quic")), ("congestion", &json!("bbr"))]));
     }

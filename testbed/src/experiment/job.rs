@@ -81,7 +81,7 @@ struct Heard {
 }
 
 impl Job {
-    /// The number of workers.
+    /// How many workers.
     pub fn workers(&self) -> u32 {
         self.cases.first().map_or(1, Case::workers)
     }
@@ -110,26 +110,20 @@ impl Job {
         {
             *first = "gleaner".into();
         }
-        let mut words: Vec<String> = Vec::new();
-        match (self.seats, agent.is_empty()) {
-            (Seats::First, true) => {}
+        let launch = |words: &[&str], last: String| -> Vec<String> {
+            let words = words.iter().map(|word| (*word).to_owned()).chain([last]);
+            words.chain(self.typed_options()).chain(["--".to_owned()]).collect()
+        };
+        let mut words: Vec<String> = match (self.seats, agent.is_empty()) {
+            (Seats::First, true) => Vec::new(),
             (Seats::First, false) => {
-                words.extend(agent.iter().cloned());
-                words.extend(first.map(|host| host.name.clone()));
+                agent.iter().cloned().chain(first.map(|host| host.name.clone())).collect()
             }
-            (Seats::Workers, true) => {
-                words.extend(["gleaner", "launch", "--workers"].map(String::from));
-                words.push(self.workers().to_string());
-                words.extend(self.typed_options());
-                words.push("--".into());
-            }
+            (Seats::Workers, true) => launch(&["gleaner", "launch", "--workers"], self.workers().to_string()),
             (Seats::Workers, false) => {
-                words.extend(["gleaner", "launch", "--hostfile", "hosts", "--agent"].map(String::from));
-                words.push(agent.join(" "));
-                words.extend(self.typed_options());
-                words.push("--".into());
+                launch(&["gleaner", "launch", "--hostfile", "hosts", "--agent"], agent.join(" "))
             }
-        }
+        };
         words.extend(program);
         words
     }
@@ -193,7 +187,7 @@ impl Job {
         let count = if self.seats == Seats::First { 1 } else { self.hosts() };
         let mut hosts: Vec<Host> = place.hosts(count);
         if hosts.is_empty() {
-            hosts = vec![Host { slots: count, ..Host::new("localhost") }];
+            hosts.push(Host { slots: count, ..Host::new("localhost") });
         }
         let mut job = launcher::Job::on(hosts, place.agent(), self.program.clone());
         job.env.clone_from(&self.env);
@@ -202,11 +196,8 @@ impl Job {
             (format!("GLEANER_{}", name.to_uppercase()), value)
         };
         job.env.extend(self.launch_options().map(variable));
-        job.env.push((MARK.to_owned(), mark.to_owned()));
-        job.env.push((
-            HOSTS.to_owned(),
-            place.hosts(self.hosts()).iter().map(named).collect::<Vec<_>>().join(" "),
-        ));
+        let hosts: Vec<String> = place.hosts(self.hosts()).iter().map(named).collect();
+        job.env.extend([(MARK.to_owned(), mark.to_owned()), (HOSTS.to_owned(), hosts.join(" "))]);
         job.output = launcher::Output::Events;
         if self.seats == Seats::Workers {
             job.roles = self.roles();

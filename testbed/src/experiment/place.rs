@@ -16,16 +16,11 @@ use crate::topology::{Link, Shape, Subnet, Topology};
 /// The command that reaches an emulated host.
 pub(super) const AGENT: [&str; 3] = ["ip", "netns", "exec"];
 
-/// A place with workers' hosts.
-pub enum Place {
-    /// This machine.
-    Loopback,
-    /// Emulated hosts.
-    Emulated(Box<Emulated>),
-}
+/// A place with workers' hosts: emulated ones, or none but this machine.
+pub struct Place(Option<Emulated>);
 
 /// Emulated hosts, and what they are like.
-pub struct Emulated {
+struct Emulated {
     network: Network,
     hosts: Vec<Node>,
     /// Each host's link without chaos.
@@ -52,14 +47,14 @@ impl Place {
         replace: bool,
     ) -> Result<Self, Error> {
         let topologies = match wanted {
-            Wanted::Loopback => return Ok(Self::Loopback),
+            Wanted::Loopback => return Ok(Self(None)),
             Wanted::Uniform { hosts } => uniform(*hosts, cases.clone())?,
             Wanted::Topology(file) => vec![Topology::read(file)?],
         };
         let kernel = Kernel::offers()?;
         topologies.iter().try_for_each(|topology| kernel.suffices(topology))?;
         cases.clone().filter_map(Case::congestion).try_for_each(Network::check_congestion)?;
-        let Some(first) = topologies.first() else { return Ok(Self::Loopback) };
+        let Some(first) = topologies.first() else { return Ok(Self(None)) };
         let (workers, hosts) = (cases.map(Case::hosts).max().unwrap_or(1), first.hosts().count());
         if workers as usize > hosts {
             return Err(too_few(workers, hosts));
@@ -70,7 +65,7 @@ impl Place {
         let links = hosts.iter().map(|host| host.link).collect();
         let uniform = matches!(wanted, Wanted::Uniform { .. });
         let (reshaped, cut, congestion) = Default::default();
-        Ok(Self::Emulated(Box::new(Emulated { network, hosts, links, reshaped, cut, congestion, uniform })))
+        Ok(Self(Some(Emulated { network, hosts, links, reshaped, cut, congestion, uniform })))
     }
 
     /// Takes it down.
@@ -78,36 +73,24 @@ impl Place {
     /// # Errors
     /// What cannot be removed.
     pub fn down(self) -> Result<(), Error> {
-        match self {
-            Self::Loopback => Ok(()),
-            Self::Emulated(emulated) => Ok(emulated.network.down()?),
-        }
+        Ok(self.0.map_or(Ok(()), |emulated| emulated.network.down())?)
     }
 
     /// The first hosts, as the launcher has them; none on the loopback.
     pub fn hosts(&self, count: u32) -> Vec<Host> {
         let host =
             |node: &Node| Host { address: Some(node.address.to_string()), ..Host::new(&node.namespace) };
-        match self {
-            Self::Loopback => Vec::new(),
-            Self::Emulated(emulated) => emulated.hosts.iter().take(count as usize).map(host).collect(),
-        }
+        self.0.iter().flat_map(|emulated| &emulated.hosts).take(count as usize).map(host).collect()
     }
 
     /// The command that reaches a host; empty on the loopback.
     pub fn agent(&self) -> Vec<String> {
-        match self {
-            Self::Loopback => Vec::new(),
-            Self::Emulated(_) => AGENT.map(String::from).into(),
-        }
+        self.0.iter().flat_map(|_| AGENT.map(String::from)).collect()
     }
 
     /// Gives the links what this case says.
     pub fn shape(&mut self, case: &Case) -> Result<(), Error> {
-        let Self::Emulated(emulated) = self else { return Ok(()) };
-        if !emulated.uniform {
-            return Ok(());
-        }
+        let Some(emulated) = self.0.as_mut().filter(|emulated| emulated.uniform) else { return Ok(()) };
         if let Some(name) = case.congestion()
             && emulated.congestion.as_deref() != Some(name)
         {
@@ -126,7 +109,7 @@ impl Place {
 
     /// What each of the first hosts has received and sent so far.
     pub fn traffic(&self, count: u32) -> Result<Vec<Traffic>, Error> {
-        let Self::Emulated(emulated) = self else { return Ok(Vec::new()) };
+        let Some(emulated) = &self.0 else { return Ok(Vec::new()) };
         let traffic = |node: &Node| {
             let counters = emulated.network.counters(&node.name)?;
             Ok(Traffic { host: node.name.clone(), received: counters.received, sent: counters.sent })
@@ -136,7 +119,7 @@ impl Place {
 
     /// What has crossed all links so far, if a process of ours relays packets.
     pub fn crossed(&self) -> Result<Option<Crossed>, Error> {
-        let Self::Emulated(emulated) = self else { return Ok(None) };
+        let Some(emulated) = &self.0 else { return Ok(None) };
         let all = emulated.network.crossed()?;
         Ok(all.map(|links| links.into_iter().flatten().fold(Crossed::default(), Crossed::plus)))
     }
@@ -170,7 +153,7 @@ impl Place {
 
     /// Undoes what was done to single hosts.
     pub fn restore(&mut self) -> Result<(), Error> {
-        let Self::Emulated(emulated) = self else { return Ok(()) };
+        let Some(emulated) = &mut self.0 else { return Ok(()) };
         while let Some(host) = emulated.cut.last() {
             emulated.network.mend(&emulated.hosts[*host].name)?;
             emulated.cut.pop();
@@ -184,19 +167,10 @@ impl Place {
 
     /// A host that is there: the file was checked against the cases, and these against the hosts.
     fn host(&mut self, host: u32) -> Result<(&mut Emulated, usize), Error> {
-        match self {
-            Self::Loopback => {
-                let advice = "write a [network] into the experiment's file";
-                Err(format!("there is no emulated network here; {advice}").into())
-            }
-            Self::Emulated(emulated) => {
-                let hosts = emulated.hosts.len();
-                if host as usize >= hosts {
-                    return Err(too_few(host + 1, hosts));
-                }
-                Ok((emulated, host as usize))
-            }
-        }
+        const NONE: &str = "there is no emulated network here; write a [network] into the experiment's file";
+        let emulated = self.0.as_mut().ok_or(NONE)?;
+        let hosts = emulated.hosts.len();
+        if host as usize >= hosts { Err(too_few(host + 1, hosts)) } else { Ok((emulated, host as usize)) }
     }
 }
 

@@ -265,11 +265,8 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
                 if failed_on_purpose {
                     self.tally.ended_on_purpose += 1;
                 } else {
-                    self.tally.failed.push(format!(
-                        "{}, {} workers: {reason}",
-                        case.method(),
-                        case.workers()
-                    ));
+                    let (method, workers) = (case.method(), case.workers());
+                    self.tally.failed.push(format!("{method}, {workers} workers: {reason}"));
                 }
             }
             records.push(Record {
