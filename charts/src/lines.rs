@@ -50,9 +50,6 @@ impl Line {
 
 impl Lines {
     /// Draws the panel.
-    ///
-    /// # Errors
-    /// What the plotting library refuses.
     pub fn draw(&self, area: &Area<'_>) -> Result<(), DrawError> {
         write(area, &self.y.title(), (8, 14), HPos::Left)?;
         let below = if self.x.title().is_empty() { 26 } else { 50 };

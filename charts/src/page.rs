@@ -68,9 +68,6 @@ pub struct Page {
 
 impl Page {
     /// The page as SVG text, with a body of this height in pixels that `paint` draws.
-    ///
-    /// # Errors
-    /// What the plotting library refuses.
     pub fn svg(
         &self,
         height: i32,
@@ -144,9 +141,6 @@ fn sized(size: i32, side: HPos) -> TextStyle<'static> {
 }
 
 /// Writes words beside a point.
-///
-/// # Errors
-/// What the plotting library refuses.
 pub fn write(area: &Area<'_>, words: &str, at: (i32, i32), side: HPos) -> Result<(), DrawError> {
     Ok(area.draw(&Text::new(words.to_owned(), at, font(side)))?)
 }

@@ -48,9 +48,6 @@ impl Rows {
     }
 
     /// Draws the panel.
-    ///
-    /// # Errors
-    /// What the plotting library refuses.
     pub fn draw(&self, area: &Area<'_>) -> Result<(), DrawError> {
         let widest = |of: fn(&Row) -> &String| self.rows.iter().map(|row| width(of(row))).max().unwrap_or(0);
         let (names, values) = (widest(|row| &row.name), widest(|row| &row.value));

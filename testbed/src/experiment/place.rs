@@ -37,9 +37,6 @@ struct Emulated {
 impl Place {
     /// Brings it up for these cases, with links as the first of them has them. What any of them needs and is not here is
     /// refused before anything is made.
-    ///
-    /// # Errors
-    /// A network that cannot be emulated.
     pub fn up<'a>(
         wanted: &Wanted,
         cases: impl Iterator<Item = &'a Case> + Clone,
@@ -69,9 +66,6 @@ impl Place {
     }
 
     /// Takes it down.
-    ///
-    /// # Errors
-    /// What cannot be removed.
     pub fn down(self) -> Result<(), Error> {
         Ok(self.0.map_or(Ok(()), |emulated| emulated.network.down())?)
     }

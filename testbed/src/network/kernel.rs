@@ -1,5 +1,6 @@
 //! What this kernel and this user can emulate, found out by trying.
 
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -17,27 +18,20 @@ try tun ip tuntap add dev tap mode tap vnet_hdr
 try netem tc qdisc add dev two root netem delay 1ms 1us loss 0.1% rate 1gbit
 ";
 
-/// What can be emulated here; for what cannot, what the kernel said.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kernel {
-    /// Pairs of interfaces.
-    pub veth: Result<(), String>,
-    /// Switches.
-    pub bridge: Result<(), String>,
-    /// Rates.
-    pub tbf: Result<(), String>,
-    /// Delay, jitter, loss, and rates with them.
-    pub netem: Result<(), String>,
-    /// Interfaces that a process holds, which can do the same.
-    pub tun: Result<(), String>,
+/// What cannot be emulated here, of what is tried, and what the kernel said: pairs of interfaces (veth); switches (bridge); rates (tbf);
+/// delay, jitter, loss, and rates with them (netem); and interfaces that a process holds, which can do the same (tun).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kernel(BTreeMap<&'static str, String>);
+
+/// Refuses a user who may make no namespaces.
+pub(super) fn expect_root() -> Result<(), NetworkError> {
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(NetworkError::Root) }
 }
 
 impl Kernel {
     /// Tries everything in a scratch namespace, which nothing can see and which is gone afterwards.
     pub fn offers() -> Result<Self, NetworkError> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(NetworkError::Root);
-        }
+        expect_root()?;
         for (program, package) in [("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux")] {
             if Command::new(program).arg("-V").output().is_err() {
                 return Err(NetworkError::Missing(program, package));
@@ -51,50 +45,48 @@ impl Kernel {
             return Err(namespaces(String::from_utf8_lossy(&output.stderr).trim().into()));
         }
         let answers = String::from_utf8_lossy(&output.stdout).into_owned();
-        let answer = |name: &str| {
-            let line = answers.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            match line {
-                Some("yes") => Ok(()),
-                Some(no) => Err(no.strip_prefix("no").unwrap_or(no).trim().to_owned()),
-                None => Err("nothing was said about it".to_owned()),
-            }
+        let lacking = |name: &'static str| match answers
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+        {
+            Some("yes") => None,
+            Some(no) => Some((name, no.strip_prefix("no").unwrap_or(no).trim().to_owned())),
+            None => Some((name, "nothing was said about it".to_owned())),
         };
-        Ok(Self {
-            veth: answer("veth"),
-            bridge: answer("bridge"),
-            tbf: answer("tbf"),
-            netem: answer("netem"),
-            tun: answer("tun"),
-        })
+        Ok(Self(["veth", "bridge", "tbf", "netem", "tun"].into_iter().filter_map(lacking).collect()))
+    }
+
+    /// What the kernel said when it could not do one of these.
+    pub(super) fn lacks(&self, name: &str) -> Option<&String> {
+        self.0.get(name)
     }
 
     /// Whether links that delay or lose packets are carried by a process of ours.
     pub fn relays(&self) -> bool {
-        self.netem.is_err() && self.tun.is_ok()
+        self.lacks("netem").is_some() && self.lacks("tun").is_none()
     }
 
     /// Refuses where a process cannot hold interfaces.
     pub fn holds_interfaces(&self) -> Result<(), NetworkError> {
-        lacks("links that a relay carries", "tun", &self.tun)
+        self.needs("links that a relay carries", "tun", "tun")
     }
 
     /// Refuses a topology that takes what is not here.
     pub fn suffices(&self, topology: &Topology) -> Result<(), NetworkError> {
-        lacks("pairs of interfaces", "veth", &self.veth)?;
-        lacks("bridges", "bridge", &self.bridge)?;
+        self.needs("pairs of interfaces", "veth", "veth")?;
+        self.needs("bridges", "bridge", "bridge")?;
         if topology.delays_or_loses() && !self.relays() {
-            lacks("latency, jitter and loss", "sch_netem", &self.netem)?;
+            self.needs("latency, jitter and loss", "sch_netem", "netem")?;
         }
-        if topology.limits_rate() && self.netem.is_err() {
-            lacks("bandwidths", "sch_tbf", &self.tbf)?;
+        if topology.limits_rate() && self.lacks("netem").is_some() {
+            self.needs("bandwidths", "sch_tbf", "tbf")?;
         }
         Ok(())
     }
-}
 
-fn lacks(what: &'static str, module: &'static str, tried: &Result<(), String>) -> Result<(), NetworkError> {
-    match tried {
-        Ok(()) => Ok(()),
-        Err(said) => Err(NetworkError::Kernel(what, module, said.clone())),
+    /// Refuses where what a module does for something failed.
+    fn needs(&self, what: &'static str, module: &'static str, name: &str) -> Result<(), NetworkError> {
+        let said = self.lacks(name).cloned();
+        said.map_or(Ok(()), |said| Err(NetworkError::Kernel(what, module, said)))
     }
 }

@@ -96,7 +96,7 @@ impl Network {
         let lock = state::lock()?;
         match State::read(name)? {
             Some(there) if replace => remove::remove(&there)?,
-            Some(there) => return Err(NetworkError::There { name: name.into(), complete: there.complete }),
+            Some(there) => return Err(NetworkError::There(name.into(), there.complete)),
             None => {}
         }
         let mut names = vec![name.to_owned()];
@@ -117,14 +117,13 @@ impl Network {
     /// Finds a network that was made, in whole.
     pub fn find(name: &str) -> Result<Self, NetworkError> {
         topology::check_name(name)?;
-        if !rustix::process::geteuid().is_root() {
-            return Err(NetworkError::Root);
-        }
-        match State::read(name)? {
-            Some(state) if state.complete => Ok(Self { state }),
-            Some(_) => Err(NetworkError::Half(name.into())),
-            None => Err(NetworkError::None { name: name.into(), there: Self::names()? }),
-        }
+        kernel::expect_root()?;
+        let state = Self::there(name)?;
+        if state.complete { Ok(Self { state }) } else { Err(NetworkError::Half(name.into())) }
+    }
+
+    fn there(name: &str) -> Result<State, NetworkError> {
+        State::read(name)?.map_or_else(|| Err(NetworkError::None(name.into(), Self::names()?)), Ok)
     }
 
     /// The names of all networks, half-made ones too.
@@ -140,14 +139,9 @@ impl Network {
     /// Removes a network by its name, whole or half-made, and ends what runs in it.
     pub fn remove(name: &str) -> Result<(), NetworkError> {
         topology::check_name(name)?;
-        if !rustix::process::geteuid().is_root() {
-            return Err(NetworkError::Root);
-        }
+        kernel::expect_root()?;
         let _lock = state::lock()?;
-        match State::read(name)? {
-            Some(state) => remove::remove(&state),
-            None => Err(NetworkError::None { name: name.into(), there: Self::names()? }),
-        }
+        remove::remove(&Self::there(name)?)
     }
 
     /// What it is called.
@@ -236,7 +230,7 @@ impl Network {
         let kernel = Kernel::offers()?;
         kernel.suffices(&state.topology)?;
         if link.directions().iter().any(|shape| shape.delays_or_loses())
-            && kernel.netem.is_err()
+            && kernel.lacks("netem").is_some()
             && !state.is_relayed
         {
             return Err(NetworkError::NotRelayed(state.name));

@@ -23,7 +23,7 @@ const BURST: Duration = Duration::from_millis(1);
 /// A bare rate is a token bucket, whose queue is bounded in bytes. With delay, jitter or loss it is netem with the rate
 /// inside: netem keeps packets in order then, as a cable does.
 pub(super) fn discipline(shape: &Shape, kernel: &Kernel) -> Option<String> {
-    if shape.delays_or_loses() || (shape.rate.is_some() && kernel.tbf.is_err()) {
+    if shape.delays_or_loses() || (shape.rate.is_some() && kernel.lacks("tbf").is_some()) {
         return Some(netem(shape));
     }
     shape.rate.map(|rate| bucket(rate.bytes_per_second()))

@@ -148,9 +148,9 @@ fn two_at_once_make_one_network() {
     });
     let (made, refused): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
     assert_eq!(made.len(), 1, "{refused:?}");
-    assert!(refused.iter().all(|error| matches!(error, Err(NetworkError::There { complete: true, .. }))));
+    assert!(refused.iter().all(|error| matches!(error, Err(NetworkError::There(_, true)))));
     made.into_iter().next().unwrap().unwrap().down().unwrap();
-    assert!(matches!(Network::find(&name), Err(NetworkError::None { .. })));
+    assert!(matches!(Network::find(&name), Err(NetworkError::None(..))));
 }
 
 #[test]
@@ -168,10 +168,8 @@ fn a_command_sees_only_its_host() {
     );
 }
 
-const ALL: Kernel = Kernel { veth: Ok(()), bridge: Ok(()), tbf: Ok(()), netem: Ok(()), tun: Ok(()) };
-
 fn words(shape: Shape) -> String {
-    shape::discipline(&shape, &ALL).unwrap()
+    shape::discipline(&shape, &Kernel::default()).unwrap()
 }
 
 fn rate(text: &str) -> Shape {
@@ -196,7 +194,7 @@ fn buckets_fit_their_rates() {
     );
     assert_eq!(shape::at_once(&Shape::default()), 65_536);
     assert_eq!(words(rate("10mbit")), "tbf rate 10000000bit burst 3028b limit 134100b");
-    assert_eq!(shape::discipline(&Shape::default(), &ALL), None);
+    assert_eq!(shape::discipline(&Shape::default(), &Kernel::default()), None);
 }
 
 #[test]

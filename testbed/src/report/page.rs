@@ -23,9 +23,6 @@ const STYLE: &str = include_str!("style.css");
 const MOST_PANELS: usize = 36;
 
 /// The whole page.
-///
-/// # Errors
-/// A picture that the plotting library refuses.
 pub fn page(runs: &[Run], summary: &Summary<'_>) -> Result<String, DrawError> {
     let experiments: BTreeSet<&str> =
         summary.runs.iter().flat_map(|r| r.experiments.iter().copied()).collect();

@@ -28,9 +28,6 @@ const PARTS: [Fill; 4] = [Fill::SELECT, Fill::EXCHANGE, Fill::MERGE, Fill::REST]
 
 /// The pictures of a panel: one, or several where it has more lines than can be distinguished, or bars of very different lengths. Each has
 /// its legend, unless `shares_legend`.
-///
-/// # Errors
-/// What the plotting library refuses.
 pub fn pictures(
     figure: &Figure,
     panel: &Panel,
@@ -60,9 +57,6 @@ pub fn pictures(
 }
 
 /// The legend of all panels of a figure as a picture by itself, where it has several and they need one.
-///
-/// # Errors
-/// What the plotting library refuses.
 pub fn legend(figure: &Figure) -> Result<Option<String>, DrawError> {
     let mut series: Vec<&Series> = figure.panels.iter().flat_map(|panel| &panel.series).collect();
     series.sort_by(|a, b| a.label.cmp(&b.label));
@@ -76,9 +70,6 @@ pub fn legend(figure: &Figure) -> Result<Option<String>, DrawError> {
 }
 
 /// All pictures of these figures with their names, each of which is the figure's, followed by numbers where it has several.
-///
-/// # Errors
-/// What the plotting library refuses.
 pub fn gallery(figures: &[Figure]) -> Result<Vec<(String, String)>, DrawError> {
     let mut gallery = Vec::new();
     for figure in figures {
