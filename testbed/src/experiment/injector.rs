@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::case::Pattern;
 use super::chaos::{Act, Event, When};
 use super::place::Place;
 use super::slow::Slowed;
@@ -26,22 +27,14 @@ pub struct Applied {
     pub missed: Vec<String>,
 }
 
-/// Something that is still to be done.
-struct Pending {
-    when: When,
-    act: Act,
-    lasts: Option<Duration>,
-    /// Whether the file asks for it; otherwise it is the end of something that was done.
-    planned: bool,
-}
-
 /// A job into which faults are injected.
 pub struct Injector<'a> {
     place: &'a mut Place,
     mark: &'a str,
     start: Instant,
     step: u64,
-    pending: Vec<Pending>,
+    /// What is still to be done, and whether the file asks for it; otherwise it is the end of something that was done.
+    pending: Vec<(Event, bool)>,
     slowed: BTreeMap<u32, Slowed>,
     applied: Applied,
 }
@@ -49,15 +42,7 @@ pub struct Injector<'a> {
 impl<'a> Injector<'a> {
     /// For the job with this mark, which starts when this is done: what is to happen to links from its start on has happened.
     pub fn new(events: &[&Event], place: &'a mut Place, mark: &'a str) -> Self {
-        let pending = events
-            .iter()
-            .map(|event| Pending {
-                when: event.when,
-                act: event.act.clone(),
-                lasts: event.lasts,
-                planned: true,
-            })
-            .collect();
+        let pending = events.iter().map(|event| ((*event).clone(), true)).collect();
         let (slowed, applied) = (BTreeMap::new(), Applied::default());
         let mut injector = Self { place, mark, start: Instant::now(), step: 0, pending, slowed, applied };
         injector.apply_due(Act::is_of_network);
@@ -76,9 +61,9 @@ impl<'a> Injector<'a> {
             }
         }
         let over = format!("after {:.2} s, at step {}", self.start.elapsed().as_secs_f64(), self.step);
-        let missed = self.pending.iter().filter(|pending| pending.planned);
+        let missed = self.pending.iter().filter(|(_, planned)| *planned);
         let missed =
-            missed.map(|Pending { when, act, .. }| format!("{act} {when}: the job ended before, {over}"));
+            missed.map(|(Event { when, act, .. }, _)| format!("{act} {when}: the job ended before, {over}"));
         self.applied.missed.extend(missed);
         std::mem::take(&mut self.slowed).into_values().for_each(Slowed::end);
         if let Err(refusal) = self.place.restore() {
@@ -90,7 +75,7 @@ impl<'a> Injector<'a> {
     /// How long until something is due by the clock.
     fn patience(&self) -> Duration {
         let elapsed = self.start.elapsed();
-        let due = self.pending.iter().filter_map(|pending| match pending.when {
+        let due = self.pending.iter().filter_map(|(event, _)| match event.when {
             When::At(at) => Some(at.saturating_sub(elapsed)),
             When::Step(_) => None,
         });
@@ -105,21 +90,19 @@ impl<'a> Injector<'a> {
                 When::At(at) => *at <= elapsed,
                 When::Step(step) => *step <= self.step,
             };
-            let next = self.pending.iter().position(|pending| is_due(&pending.when) && wanted(&pending.act));
+            let next = self.pending.iter().position(|(event, _)| is_due(&event.when) && wanted(&event.act));
             let Some(next) = next else { return };
-            let Pending { act, lasts, .. } = self.pending.remove(next);
+            let (Event { act, lasts, .. }, _) = self.pending.remove(next);
             let done = self.apply(&act);
             let at = format!("{:.2} s, step {}: {act}", self.start.elapsed().as_secs_f64(), self.step);
             match done {
                 Ok(()) => {
                     self.applied.lines.push(at);
-                    let end = lasts.zip(act.undone());
-                    self.pending.extend(end.map(|(lasts, act)| Pending {
-                        when: When::At(self.start.elapsed() + lasts),
-                        act,
-                        lasts: None,
-                        planned: false,
-                    }));
+                    if let Some((lasts, act)) = lasts.zip(act.undone()) {
+                        let when = When::At(self.start.elapsed() + lasts);
+                        let end = Event { when, act, lasts: None, cases: Pattern::default() };
+                        self.pending.push((end, false));
+                    }
                     self.applied.acts.push(act);
                 }
                 Err(refusal) => self.applied.missed.push(format!("{at} failed: {refusal}")),

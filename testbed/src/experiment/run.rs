@@ -251,6 +251,7 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
         (traffic, relay): (&[Traffic], Option<Relayed>),
     ) -> Result<(), Error> {
         let command = job.typed(&self.place.agent(), self.place.hosts(1).first());
+        let is_deadly = chaos::is_deadly(&ended.applied.acts);
         let mut records = Vec::new();
         for (number, case) in job.cases.iter().enumerate() {
             let outcome = match outcome(&ended.printed, number) {
@@ -259,15 +260,13 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
                 }
                 outcome => outcome,
             };
-            let mut failed_on_purpose = false;
-            if let Outcome::Failed { reason, .. } = &outcome {
-                failed_on_purpose = chaos::is_deadly(&ended.applied.acts);
-                if failed_on_purpose {
-                    self.tally.ended_on_purpose += 1;
-                } else {
+            match &outcome {
+                Outcome::Failed { .. } if is_deadly => self.tally.ended_on_purpose += 1,
+                Outcome::Failed { reason, .. } => {
                     let (method, workers) = (case.method(), case.workers());
                     self.tally.failed.push(format!("{method}, {workers} workers: {reason}"));
                 }
+                Outcome::Done(_) => {}
             }
             records.push(Record {
                 version: record::VERSION,
@@ -281,7 +280,7 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
                 command: command.clone(),
                 chaos: ended.applied.lines.clone(),
                 missed: ended.applied.missed.clone(),
-                failed_on_purpose,
+                failed_on_purpose: is_deadly && matches!(outcome, Outcome::Failed { .. }),
                 traffic: traffic.to_vec(),
                 relay,
                 outcome,

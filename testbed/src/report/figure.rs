@@ -233,18 +233,11 @@ pub fn settings<'a>(samples: &[&'a Sample], without: Option<&str>) -> Vec<(Axes,
 
 /// Axis by axis: by the numbers that the values stand for, and by their letters where they are none.
 fn order(a: &Axes, b: &Axes) -> Ordering {
-    let (mut of_a, mut of_b) = (in_order(a), in_order(b));
-    loop {
-        let (one, other) = match (of_a.next(), of_b.next()) {
-            (Some(one), Some(other)) => (one, other),
-            (one, other) => return one.is_some().cmp(&other.is_some()),
-        };
+    let pairs = in_order(a).zip(in_order(b)).map(|(one, other)| {
         let names = place(one.0).cmp(&place(other.0)).then_with(|| one.0.cmp(other.0));
-        let unequal = names.then_with(|| by_number(one.1, other.1));
-        if unequal.is_ne() {
-            return unequal;
-        }
-    }
+        names.then_with(|| by_number(one.1, other.1))
+    });
+    pairs.fold(Ordering::Equal, Ordering::then).then(a.len().cmp(&b.len()))
 }
 
 fn by_number(a: &str, b: &str) -> Ordering {

@@ -53,13 +53,9 @@ impl FromStr for Loss {
 
     /// Reads a percentage (`0.1%`) or a share (`0.001`).
     fn from_str(text: &str) -> Result<Self, LinkError> {
-        let (number, of) = match text.strip_suffix('%') {
-            Some(percent) => (percent.trim_end(), 100.0),
-            None => (text, 1.0),
-        };
-        let begins_with_digit = number.starts_with(|c: char| c.is_ascii_digit());
-        match number.parse::<f64>() {
-            Ok(number) if begins_with_digit && (0.0..of).contains(&number) => Ok(Self(number / of)),
+        let begins_with_digit = text.starts_with(|c: char| c.is_ascii_digit());
+        match units::share(text) {
+            Ok(share) if begins_with_digit && (0.0..1.0).contains(&share) => Ok(Self(share)),
             _ => Err(LinkError::Loss(text.into())),
         }
     }

@@ -148,18 +148,11 @@ pub fn filled(page: &str, text: &str, measurements: &Path) -> Result<String, Err
 /// Where numbers come from, in a line below them.
 fn stamped(stamp: &Stamp) -> String {
     let Stamp { experiment, commit, machine, date, turns, .. } = stamp;
-    let commit =
-        match commit.as_deref().map(|commit| (commit.trim_end_matches("-dirty"), commit.ends_with("-dirty")))
-        {
-            None => "outside a checkout".to_owned(),
-            Some((commit, is_dirty)) => {
-                format!(
-                    "at commit {}{}",
-                    commit.get(..10).unwrap_or(commit),
-                    if is_dirty { " with changes" } else { "" }
-                )
-            }
-        };
+    let commit = commit.as_ref().map_or("outside a checkout".to_owned(), |commit| {
+        let clean = commit.trim_end_matches("-dirty");
+        let changes = if clean == commit { "" } else { " with changes" };
+        format!("at commit {}{changes}", clean.get(..10).unwrap_or(clean))
+    });
     let turns = if *turns == 1 { "one turn".to_owned() } else { format!("{turns} turns") };
     format!(
         "*`experiments/{experiment}.toml`, {turns}, {date} {commit}; {} cores of {}, kernel {}.*",

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_statistics::{Spread, median};
+use gleaner_units::grouped;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -295,13 +296,7 @@ impl Read<'_> {
 fn written(number: f64, digits: usize) -> String {
     let text = format!("{:.digits$}", number.abs());
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
-    let mut grouped = String::new();
-    for (i, digit) in whole.chars().enumerate() {
-        if i > 0 && (whole.len() - i).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
+    let whole = whole.parse::<u64>().map_or(whole.to_owned(), |count| grouped(count).replace('_', ","));
     let is_negative = number < 0.0 && text.contains(|c: char| c.is_ascii_digit() && c != '0');
-    format!("{}{grouped}{rest}", if is_negative { "−" } else { "" })
+    format!("{}{whole}{rest}", if is_negative { "−" } else { "" })
 }
