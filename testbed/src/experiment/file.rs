@@ -67,30 +67,35 @@ struct Network {
 /// What cannot be, in a sentence, and where it stands.
 pub(super) type Placed = (Range<usize>, String);
 
-/// Reads and checks it.
-pub(super) fn read(path: &Path) -> Result<Experiment, Error> {
-    let read = |file: &Path| {
-        fs::read_to_string(file).map_err(|source| {
-            let advice = "name a file like experiments/first.toml";
-            format!("the experiment {} cannot be read: {source}; {advice}", file.display())
-        })
-    };
-    let text = read(path)?;
-    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let mut experiment = parse(&name, &text).map_err(|error| match error {
-        Refused::Form(text) => format!("{}: {text}", path.display()),
-        Refused::Content((place, problem)) => {
-            let before = &text.as_bytes()[..place.start.min(text.len())];
-            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-            format!("{}, line {line}: {problem}", path.display())
+impl Experiment {
+    /// Reads an experiment from a file.
+    ///
+    /// # Errors
+    /// A file that cannot be read or says something that cannot be: named with the line, the key, and what was expected.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let read = |file: &Path| {
+            fs::read_to_string(file).map_err(|source| {
+                let advice = "name a file like experiments/first.toml";
+                format!("the experiment {} cannot be read: {source}; {advice}", file.display())
+            })
+        };
+        let text = read(path)?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let mut experiment = parse(&name, &text).map_err(|error| match error {
+            Refused::Form(text) => format!("{}: {text}", path.display()),
+            Refused::Content((place, problem)) => {
+                let before = &text.as_bytes()[..place.start.min(text.len())];
+                let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+                format!("{}, line {line}: {problem}", path.display())
+            }
+        })?;
+        if let Wanted::Topology(file) = &mut experiment.network {
+            // Beside the experiment's file, wherever the command is run.
+            *file = path.parent().unwrap_or(Path::new("")).join(&*file);
+            experiment.texts.push(("topology.toml".into(), read(file)?));
         }
-    })?;
-    if let Wanted::Topology(file) = &mut experiment.network {
-        // Beside the experiment's file, wherever the command is run.
-        *file = path.parent().unwrap_or(Path::new("")).join(&*file);
-        experiment.texts.push(("topology.toml".into(), read(file)?));
+        Ok(experiment)
     }
-    Ok(experiment)
 }
 
 /// Why a text is no experiment.

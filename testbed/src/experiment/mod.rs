@@ -19,7 +19,7 @@ mod slow;
 mod store;
 pub(crate) mod worker;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub use case::{Case, Pattern};
@@ -69,14 +69,4 @@ pub enum Wanted {
     },
     /// On the hosts of a topology file.
     Topology(PathBuf),
-}
-
-impl Experiment {
-    /// Reads an experiment from a file.
-    ///
-    /// # Errors
-    /// A file that cannot be read or says something that cannot be: named with the line, the key, and what was expected.
-    pub fn read(path: &Path) -> Result<Self, crate::Error> {
-        file::read(path)
-    }
 }

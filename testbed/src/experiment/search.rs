@@ -109,28 +109,8 @@ impl From<Error> for Stopped {
     }
 }
 
-/// Runs trials, each a run of its own, whose measurements lie beside those of the plan.
-struct Trials<'a> {
-    plan: &'a Plan,
-    options: Options,
-    on_progress: &'a mut (dyn FnMut(&Progress) + Send),
-}
-
-impl Trials<'_> {
-    /// The outcome of a case, unless that was measured before.
-    fn measure(&mut self, program: &OsStr, case: &Case) -> Result<Outcome, Stopped> {
-        let jobs = vec![Job::ours(program.as_ref(), std::slice::from_ref(case))];
-        let experiment =
-            Experiment { turns: 1, chaos: Vec::new(), search: None, ..self.plan.experiment.clone() };
-        let one = Plan { jobs, experiment };
-        if let Some(code) = one.run(&self.options, &mut *self.on_progress)?.interrupted {
-            return Err(Stopped::Signal(code));
-        }
-        let found = Store::read(&self.options.out)?.into_iter().find(|record| record.case == case.0);
-        let none = Outcome::Failed { exit_code: 1, reason: "it left no measurement".into() };
-        Ok(found.map_or(none, |record| record.outcome))
-    }
-}
+/// What measures a case by this program.
+type Measure<'a> = &'a mut dyn FnMut(&OsStr, &Case) -> Result<Outcome, Stopped>;
 
 impl Search {
     /// Finds the numbers that jobs lack, and puts them into their commands.
@@ -142,7 +122,18 @@ impl Search {
         on_progress: &mut (dyn FnMut(&Progress) + Send),
     ) -> Result<(), Stopped> {
         let options = Options { out: options.out.join(TRIALS), resume: true, ..options.clone() };
-        let mut trials = Trials { plan, options, on_progress };
+        let experiment = Experiment { turns: 1, chaos: Vec::new(), search: None, ..plan.experiment.clone() };
+        // A run of its own, whose measurements lie beside those of the plan, unless it was measured before.
+        let mut measure = |program: &OsStr, case: &Case| -> Result<Outcome, Stopped> {
+            let jobs = vec![Job::ours(program.as_ref(), std::slice::from_ref(case))];
+            let one = Plan { jobs, experiment: experiment.clone() };
+            if let Some(code) = one.run(&options, &mut *on_progress)?.interrupted {
+                return Err(Stopped::Signal(code));
+            }
+            let found = Store::read(&options.out)?.into_iter().find(|record| record.case == case.0);
+            let none = Outcome::Failed { exit_code: 1, reason: "it left no measurement".into() };
+            Ok(found.map_or(none, |record| record.outcome))
+        };
         // Cases that differ in what trials have of their own, such as the seed, share one.
         let mut found: Vec<(Case, f64)> = Vec::new();
         for (_, job) in sequence {
@@ -151,7 +142,8 @@ impl Search {
             let number = match found.iter().find(|(other, _)| *other == trial) {
                 Some((_, number)) => *number,
                 None => {
-                    self.bisect(&mut trials, job.program.first().map_or("".as_ref(), |name| name), &trial)?
+                    let program: &OsStr = job.program.first().map_or("".as_ref(), |name| name.as_os_str());
+                    self.bisect(&mut measure, program, &trial)?
                 }
             };
             found.push((trial, number));
@@ -165,13 +157,13 @@ impl Search {
     }
 
     /// The number for a trial's case.
-    fn bisect(&self, trials: &mut Trials<'_>, program: &OsStr, trial: &Case) -> Result<f64, Stopped> {
+    fn bisect(&self, measure: Measure<'_>, program: &OsStr, trial: &Case) -> Result<f64, Stopped> {
         let number = |outcome: &Outcome| match outcome {
             Outcome::Done(report) => report.get(&self.number)?.as_f64(),
             Outcome::Failed { .. } => None,
         };
         let of_aim = trial.with(&self.aim);
-        let outcome = trials.measure(program, &of_aim)?;
+        let outcome = measure(program, &of_aim)?;
         let Some(aim) = number(&outcome) else {
             let reason = match outcome {
                 Outcome::Failed { reason, .. } => format!(": {reason}"),
@@ -187,7 +179,7 @@ impl Search {
             // Four digits, so that what is tried is what is written.
             let value = rounded((low * high).sqrt());
             // A training that diverged had a value that let too little through.
-            let found = number(&trials.measure(program, &filled(trial, value))?).unwrap_or(0.0);
+            let found = number(&measure(program, &filled(trial, value))?).unwrap_or(0.0);
             if (found / aim - 1.0).abs() < self.within {
                 return Ok(value);
             }

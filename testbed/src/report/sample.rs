@@ -336,16 +336,12 @@ fn label(samples: &mut [Sample]) {
                 values.get(&(sample.method.clone(), axis.as_str())).is_some_and(|among| among.len() > 1);
             // An option that is false is not given.
             if let Some(value) = sample.axes.remove(axis).filter(|value| several && value != "false") {
-                let behind = if value == "true" {
-                    format!(", {axis}")
-                } else if axis == "chaos" && value == "yes" {
-                    ", with chaos".into()
-                } else if axis == "run" {
-                    format!(", {value}")
-                } else {
-                    format!(", {axis} {value}")
+                sample.label += &match (axis.as_str(), value.as_str()) {
+                    (_, "true") => format!(", {axis}"),
+                    ("chaos", "yes") => ", with chaos".into(),
+                    ("run", _) => format!(", {value}"),
+                    _ => format!(", {axis} {value}"),
                 };
-                sample.label.push_str(&behind);
             }
         }
     }

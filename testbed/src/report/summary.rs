@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::figure::Figure;
 use super::read::Run;
-use crate::experiment::Case;
+use crate::experiment::{Case, plain};
 use crate::record::{Machine, Outcome, Record};
 
 /// All that a report says.
@@ -144,15 +144,13 @@ pub fn date(seconds_since_1970: f64) -> String {
 pub fn command(record: &Record) -> String {
     let line = typed(&record.command);
     let has_hosts = record.command.iter().any(|word| word == "--hostfile");
-    let of_case = |key: &str| {
-        record.case.get(key).map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
-    };
     if !has_hosts || record.case.contains_key("topology") || !record.case.contains_key("workers") {
         return line;
     }
     let hosts = Case(record.case.clone()).hosts().to_string();
-    let links = ["bandwidth", "latency", "jitter", "loss", "congestion"].map(|key| (key, of_case(key)));
-    let links = links.into_iter().filter_map(|(key, value)| Some([format!("--{key}"), value?])).flatten();
+    let link = |key: &str| Some([format!("--{key}"), plain(record.case.get(key)?)]);
+    let links =
+        ["bandwidth", "latency", "jitter", "loss", "congestion"].into_iter().filter_map(link).flatten();
     let up = ["gleaner", "testbed", "up", "--hosts"].map(String::from).into_iter();
     let up: Vec<String> = up.chain([hosts]).chain(links).collect();
     // Where there is a network already, it is left alone.
