@@ -196,9 +196,7 @@ impl Fill {
     const fn new((red, green, blue): (u8, u8, u8), hatch: Hatch) -> Self {
         Self { colour: RGBColor(red, green, blue), hatch }
     }
-}
 
-impl Fill {
     /// A bar with lines and an outline.
     fn draw<DB: DrawingBackend>(
         self,

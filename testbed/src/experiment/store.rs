@@ -35,17 +35,13 @@ impl Store {
             let advice = "go on with what is in it by --resume, or name another directory with --out";
             return Err(format!("{} is not empty; {advice}", directory.display()).into());
         }
-        if !is_new {
-            for (name, text) in texts {
-                if fs::read_to_string(directory.join(name)).ok().as_ref() != Some(text) {
-                    return Err(format!(
-                        "{} holds measurements of another experiment: its {name} differs from the one given; name another directory \
-                         with --out",
-                        directory.display()
-                    )
-                    .into());
-                }
-            }
+        let differs = |name: &String, text: &String| {
+            fs::read_to_string(directory.join(name)).ok().as_ref() != Some(text)
+        };
+        if let Some((name, _)) = texts.iter().find(|(name, text)| !is_new && differs(name, text)) {
+            let advice = format!("its {name} differs from the one given; name another directory with --out");
+            let holds = format!("{} holds measurements of another experiment", directory.display());
+            return Err(format!("{holds}: {advice}").into());
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);

@@ -65,17 +65,15 @@ impl Batch {
     pub(super) fn end(mut self) -> Result<(), NetworkError> {
         let mut said = String::new();
         let complaint = self.child.stderr.take().map_or(Ok(0), |mut pipe| pipe.read_to_string(&mut said));
+        let failed = |line: &str, said: &str| failed(&[self.program, "-n", &self.namespace, line], said);
         match complaint.and_then(|_| self.child.wait()) {
             Ok(status) if status.success() => Ok(()),
             Ok(_) => {
                 let number = said.rsplit(':').next().and_then(|end| end.trim().parse::<usize>().ok());
                 let line = number.and_then(|number| self.lines.get(number.wrapping_sub(1)));
-                let line = line.map_or("-batch -", String::as_str);
-                Err(failed(&[self.program, "-n", &self.namespace, line], &said))
+                Err(failed(line.map_or("-batch -", String::as_str), &said))
             }
-            Err(error) => {
-                Err(failed(&[self.program, "-n", &self.namespace, "-batch", "-"], &error.to_string()))
-            }
+            Err(error) => Err(failed("-batch -", &error.to_string())),
         }
     }
 }

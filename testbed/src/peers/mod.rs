@@ -151,13 +151,10 @@ impl Kit {
         let value = |name: &str| case.0.get(name).map(plain).unwrap_or_default();
         let job = |program, env, seats, again| Job { cases: vec![case.clone()], program, env, seats, again };
         if MPI.iter().any(|(mpi, ..)| *mpi == name) {
+            let starter = self.directory.path().join("mpirun.sh");
+            let (workers, program) = (case.workers().to_string().into(), self.program(&name).into());
             let mut program: Vec<OsString> =
-                vec![self.directory.path().join("mpirun.sh").into(), name.clone().into()];
-            program.extend([
-                case.workers().to_string().into(),
-                self.program(&name).into(),
-                name.as_str().into(),
-            ]);
+                vec![starter.into(), name.clone().into(), workers, program, name.into()];
             program.extend(["params", "steps", "warmup", "seed"].map(|name| value(name).into()));
             return Some(job(program, Vec::new(), Seats::First, Some(again)));
         }

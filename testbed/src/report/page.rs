@@ -1,6 +1,6 @@
 //! The page: one HTML file that needs nothing else.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
@@ -79,16 +79,14 @@ fn measured(summary: &Summary<'_>) -> String {
     let done: usize = summary.runs.iter().map(|r| r.done).sum();
     let runs =
         if summary.runs.len() == 1 { String::new() } else { format!(" of {} runs", summary.runs.len()) };
-    let failed = match summary.failed.len() {
-        0 => ", none failed".to_owned(),
-        failed => format!(", {failed} failed"),
+    let failed = summary.failed.len();
+    let failed = if failed == 0 { "none".to_owned() } else { failed.to_string() };
+    let on_purpose = match summary.runs.iter().map(|r| r.failed_on_purpose).sum::<usize>() {
+        0 => String::new(),
+        ended => format!(", {ended} ended on purpose"),
     };
-    let on_purpose: usize = summary.runs.iter().map(|r| r.failed_on_purpose).sum();
-    let failed = match on_purpose {
-        0 => failed,
-        on_purpose => format!("{failed}, {on_purpose} ended on purpose"),
-    };
-    format!("{done} {}{runs}{failed}.", if done == 1 { "measurement" } else { "measurements" })
+    let measurements = if done == 1 { "measurement" } else { "measurements" };
+    format!("{done} {measurements}{runs}, {failed} failed{on_purpose}.")
 }
 
 fn facts(run: &super::summary::RunSummary<'_>, several: bool) -> Markup {
@@ -128,7 +126,7 @@ fn troubles(summary: &Summary<'_>) -> Markup {
                     tbody {
                         @for failure in &summary.failed {
                             tr {
-                                td { (failure.run) } td.words { (case(failure.case.iter())) } td.number { (failure.turn) }
+                                td { (failure.run) } td.words { (case(failure.case)) } td.number { (failure.turn) }
                                 td.number { (failure.exit_code) } td.words { (failure.reason) }
                             }
                         }
@@ -148,7 +146,7 @@ fn chaos(summary: &Summary<'_>) -> Markup {
                 tbody {
                     @for chaos in &summary.chaos {
                         tr {
-                            td { (chaos.run) } td.words { (case(chaos.case.iter())) } td.number { (chaos.turn) }
+                            td { (chaos.run) } td.words { (case(chaos.case)) } td.number { (chaos.turn) }
                             td.words {
                                 ol { @for event in chaos.events { li { (event) } } }
                                 @for missed in chaos.missed { p.missed { strong { "Did not happen: " } (missed) } }
@@ -275,7 +273,7 @@ fn record(run: &Run, record: &Record) -> Markup {
     };
     html! {
         tr.record {
-            td { (run.name) } td { (case(record.case.iter())) } td.number { (record.turn) } td { (date(record.started)) }
+            td { (run.name) } td { (case(&record.case)) } td.number { (record.turn) } td { (date(record.started)) }
             td.number { (written(record.seconds, 4)) }
             td.number { (seconds.map_or("–".into(), |s| written(s, 4))) }
             td { (outcome) }
@@ -285,14 +283,10 @@ fn record(run: &Run, record: &Record) -> Markup {
 }
 
 /// What was measured: every axis of the record, the method first.
-fn case<'a>(axes: impl Iterator<Item = (&'a String, &'a Value)>) -> String {
-    let mut words: Vec<(bool, String)> = axes
-        .map(|(name, value)| {
-            (name != "method", if name == "method" { text(value) } else { axis(name, &text(value)) })
-        })
-        .collect();
-    words.sort_by_key(|(behind, _)| *behind);
-    words.into_iter().map(|(_, word)| word).collect::<Vec<_>>().join(", ")
+fn case(axes: &BTreeMap<String, Value>) -> String {
+    let others = axes.iter().filter(|(name, _)| *name != "method");
+    let others = others.map(|(name, value)| axis(name, &text(value)));
+    axes.get("method").map(text).into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
 /// What surrounds a method, in words.

@@ -152,6 +152,7 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
     };
     let whole = if training { number("seconds_iteration") } else { seconds.map(|spread| spread.value) };
     let evaluations = object.get("evaluations").and_then(Value::as_array);
+    let options = object.get("options").and_then(Value::as_object);
     Sample {
         kind: if training { Kind::Training } else { Kind::Exchange },
         run,
@@ -161,13 +162,7 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         disturbed: !record.chaos.is_empty(),
         method: case("method").or(object.get("method").map(text)).unwrap_or_else(|| "?".into()),
         label: String::new(),
-        options: object
-            .get("options")
-            .and_then(Value::as_object)
-            .into_iter()
-            .flat_map(Map::keys)
-            .cloned()
-            .collect(),
+        options: options.into_iter().flat_map(Map::keys).cloned().collect(),
         axes: axes(record, object),
         seconds,
         parts: if let [Some(a), Some(b), Some(c)] = names.map(number) { Some([a, b, c]) } else { None },
@@ -206,11 +201,8 @@ fn asked(record: &Record, params: Option<f64>, number: &dyn Fn(&str) -> Option<f
 /// Quartiles over the steps where all of them are there, or as they were computed while measuring.
 fn exchange_step(object: &Map<String, Value>, number: &dyn Fn(&str) -> Option<f64>) -> Option<Spread> {
     let value = number("seconds")?;
-    let steps: Option<Vec<f64>> = object
-        .get("seconds_steps")
-        .and_then(Value::as_array)
-        .map(|steps| steps.iter().filter_map(Value::as_f64).collect());
-    let of_steps = steps.and_then(|steps| Spread::quartiles(&steps));
+    let steps = object.get("seconds_steps").and_then(Value::as_array).into_iter().flatten();
+    let of_steps = Spread::quartiles(&steps.filter_map(Value::as_f64).collect::<Vec<_>>());
     match (number("seconds_p25"), number("seconds_p75"), of_steps) {
         (Some(low), Some(high), _) => Some(Spread { value, low, high }),
         (_, _, Some(spread)) => Some(Spread { value, ..spread }),
@@ -245,13 +237,9 @@ fn interface_bytes(record: &Record, steps: Option<f64>, training: bool) -> Optio
 }
 
 fn axes(record: &Record, object: &Map<String, Value>) -> Axes {
-    let is_axis = |name: &str| !matches!(name, "command" | "method" | "seed");
-    let mut axes: Axes = record
-        .case
-        .iter()
-        .filter(|(name, _)| is_axis(name))
-        .map(|(name, value)| (name.clone(), text(value)))
-        .collect();
+    let is_axis = |(name, _): &(&String, &Value)| !matches!(name.as_str(), "command" | "method" | "seed");
+    let named = record.case.iter().filter(is_axis);
+    let mut axes: Axes = named.map(|(name, value)| (name.clone(), text(value))).collect();
     let model = axes.contains_key("model");
     for name in ["workers", "params"] {
         if let Some(value) = object.get(name).filter(|_| name != "params" || !model) {

@@ -236,30 +236,24 @@ fn faults_are_an_axis_and_a_search_is_read() {
 /// An experiment with PyTorch's DDP.
 const DDP: &str = "title = 't'\n[network]\n[workload]\ncommand = 'train'\nworkers = 2\nsteps = 4\nlayers = 'times.json'\n[matrix]\nmethod = ['ring', 'ddp']\n";
 
-#[test]
-fn peers_that_lack_something_are_refused() {
-    for (from, to, words) in [
-        ("layers = 'times.json'\n", "", "ddp needs command"),
-        ("[network]\n", "", "add a [network]"),
-        ("'ddp'", "'spardl'", "'layers' is what the method ddp emulates"),
-        ("'ddp'", "'mpich'", "open-mpi, mpich and gloo need command"),
-    ] {
-        expect_refused(DDP, (from, to), (if from == "[network]\n" { 2 } else { 3 }, words));
-    }
-}
+/// A training with a communication hook, which knows few options.
+const HOOK: &str = "title = 't'\n[network]\n[workload]\ncommand = 'train'\nworkers = 2\nsteps = 4\nlr = 0.1\ndata = 'mnist:digits'\nmodel = 'mlp'\n[matrix]\nmethod = ['ring', 'powersgd-2']\n";
 
 #[test]
-fn a_training_with_a_hook_knows_few_options() {
-    const HOOK: &str = "title = 't'\n[network]\n[workload]\ncommand = 'train'\nworkers = 2\nsteps = 4\nlr = 0.1\ndata = 'mnist:digits'\nmodel = 'mlp'\n[matrix]\nmethod = ['ring', 'powersgd-2']\n";
+fn peers_that_lack_something_are_refused() {
     assert_eq!(parsed(HOOK).jobs.len(), 2);
-    for (from, to, words) in [
-        ("lr = 0.1\n", "", "need command = \"train\""),
-        ("'mnist:digits'", "'digits'", "data = \"mnist:DIR\""),
-        ("lr = 0.1\n", "lr = 0.1\nweight_decay = 0.1\n", "know none of the other options"),
-        ("'mlp'", "'cnn'", "model = \"mlp\""),
-        ("[network]\n", "", "add a [network]"),
+    for (text, from, to, words) in [
+        (DDP, "layers = 'times.json'\n", "", "ddp needs command"),
+        (DDP, "[network]\n", "", "add a [network]"),
+        (DDP, "'ddp'", "'spardl'", "'layers' is what the method ddp emulates"),
+        (DDP, "'ddp'", "'mpich'", "open-mpi, mpich and gloo need command"),
+        (HOOK, "lr = 0.1\n", "", "need command = \"train\""),
+        (HOOK, "'mnist:digits'", "'digits'", "data = \"mnist:DIR\""),
+        (HOOK, "lr = 0.1\n", "lr = 0.1\nweight_decay = 0.1\n", "know none of the other options"),
+        (HOOK, "'mlp'", "'cnn'", "model = \"mlp\""),
+        (HOOK, "[network]\n", "", "add a [network]"),
     ] {
-        expect_refused(HOOK, (from, to), (if from == "[network]\n" { 2 } else { 3 }, words));
+        expect_refused(text, (from, to), (if from == "[network]\n" { 2 } else { 3 }, words));
     }
 }
 
