@@ -19,14 +19,11 @@ impl Interrupt {
         let heard = code.clone();
         let hears_hangup = !is_hangup_ignored();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (mut interrupt, mut terminate, mut hangup) = {
-            let _inside = runtime.enter();
-            (
-                signal(SignalKind::interrupt())?,
-                signal(SignalKind::terminate())?,
-                signal(SignalKind::hangup())?,
-            )
-        };
+        let inside = runtime.enter();
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        drop(inside);
         std::thread::Builder::new().name("interrupts".into()).spawn(move || {
             runtime.block_on(async {
                 loop {

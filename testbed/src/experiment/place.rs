@@ -65,7 +65,6 @@ impl Place {
         Ok(Self(Some(Emulated { network, hosts, links, reshaped, cut, congestion, uniform })))
     }
 
-    /// Takes it down.
     pub fn down(self) -> Result<(), Error> {
         Ok(self.0.map_or(Ok(()), |emulated| emulated.network.down())?)
     }
@@ -118,7 +117,6 @@ impl Place {
         Ok(all.map(|links| links.into_iter().flatten().fold(Crossed::default(), Crossed::plus)))
     }
 
-    /// Takes a host's link down.
     pub fn cut(&mut self, host: u32) -> Result<(), Error> {
         let (emulated, host) = self.host(host)?;
         emulated.network.cut(&emulated.hosts[host].name)?;
@@ -126,7 +124,6 @@ impl Place {
         Ok(())
     }
 
-    /// Takes it up.
     pub fn mend(&mut self, host: u32) -> Result<(), Error> {
         let (emulated, host) = self.host(host)?;
         emulated.network.mend(&emulated.hosts[host].name)?;

@@ -26,12 +26,7 @@ pub enum Slowed {
     /// By a quota of processor time.
     Quota(Group),
     /// By being stopped and continued in turns, where control groups cannot be made.
-    Beat {
-        /// Whether it is to end.
-        over: Arc<AtomicBool>,
-        /// The thread that stops and continues it.
-        thread: JoinHandle<()>,
-    },
+    Beat { over: Arc<AtomicBool>, thread: JoinHandle<()> },
 }
 
 /// A control group with one worker in it.
@@ -132,15 +127,16 @@ fn sweep(parent: &Path) {
 /// Where groups with quotas of processor time are, and whether they have the old form.
 fn controller() -> Option<(PathBuf, bool)> {
     let mounts = fs::read_to_string("/proc/mounts").ok()?;
-    let mounts: Vec<Vec<&str>> = mounts.lines().map(|line| line.split(' ').collect()).collect();
-    // What is mounted, where, its form, its options.
-    let old = mounts.iter().find(|mount| {
-        mount.get(2) == Some(&"cgroup")
-            && mount.get(3).is_some_and(|options| options.split(',').any(|option| option == "cpu"))
-    });
-    let new = mounts.iter().find(|mount| mount.get(2) == Some(&"cgroup2"));
-    let found = old.map(|mount| (mount, true)).or(new.map(|mount| (mount, false)));
-    found.and_then(|(mount, old)| Some((PathBuf::from(mount.get(1)?), old)))
+    let find = |old: bool| {
+        let wanted = |line: &str| {
+            // What is mounted, where, its form, its options.
+            let [_, place, form, options, ..] = line.split(' ').collect::<Vec<_>>()[..] else { return None };
+            let has_old = form == "cgroup" && options.split(',').any(|option| option == "cpu");
+            (if old { has_old } else { form == "cgroup2" }).then(|| (PathBuf::from(place), old))
+        };
+        mounts.lines().find_map(wanted)
+    };
+    find(true).or_else(|| find(false))
 }
 
 /// The group that a worker is in, below the mount.

@@ -87,16 +87,12 @@ fn switches(topology: &Topology, is_relayed: bool) -> Vec<String> {
 }
 
 fn bridge(name: &str) -> Vec<String> {
-    let mut lines = vec![format!("link add name {name} type bridge")];
-    lines.extend(quiet(name));
-    lines.push(format!("link set dev {name} up"));
-    lines
+    [vec![format!("link add name {name} type bridge")], quiet(name), vec![format!("link set dev {name} up")]]
+        .concat()
 }
 
 fn port(name: &str, bridge: &str) -> Vec<String> {
-    let mut lines = quiet(name);
-    lines.push(format!("link set dev {name} master {bridge} up"));
-    lines
+    [quiet(name), vec![format!("link set dev {name} master {bridge} up")]].concat()
 }
 
 /// Without IPv6 addresses, whose announcements would count as traffic.
@@ -115,12 +111,11 @@ fn held(interface: &str) -> Vec<String> {
 
 fn cable(node: &Node, is_relayed: bool) -> Vec<String> {
     let Node { port: name, namespace, switch, .. } = node;
-    let mut lines = match is_relayed {
+    let made = match is_relayed {
         true => held(name),
         false => vec![format!("link add name {name} type veth peer name {INTERFACE} netns {namespace}")],
     };
-    lines.extend(port(name, switch));
-    lines
+    [made, port(name, switch)].concat()
 }
 
 fn addresses(node: &Node, topology: &Topology) -> Vec<String> {
@@ -157,13 +152,12 @@ pub(super) fn prepare(
     ])
 }
 
-/// Shapes the links between switches.
 fn uplinks(topology: &Topology, kernel: &Kernel) -> Vec<String> {
     let mut lines = Vec::new();
     for (i, group) in topology.groups.iter().enumerate() {
         let Some(Link { up, down }) = &group.uplink else { continue };
         lines.extend(shaped(&uplink_port(i), shape::discipline(up, kernel)));
-        lines.extend(shaped(&format!("downlink{i}"), shape::discipline(down, kernel)));
+        lines.extend(shaped(&downlink_port(i), shape::discipline(down, kernel)));
     }
     lines
 }
@@ -175,7 +169,6 @@ fn shaped(interface: &str, discipline: Option<String>) -> Vec<String> {
     std::iter::once(replace("noqueue")).chain(discipline.as_deref().map(replace)).collect()
 }
 
-/// Every host must reach the first.
 fn all_reach_the_first(nodes: &[Node]) -> Result<(), NetworkError> {
     let Some((first, others)) = nodes.split_first() else { return Ok(()) };
     for some in others.chunks(AT_ONCE) {

@@ -42,7 +42,6 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Starts it.
     pub(super) fn start(
         program: &'static str,
         namespace: &str,
@@ -54,7 +53,6 @@ impl Batch {
         Ok(Self { program, namespace: namespace.to_owned(), lines, child })
     }
 
-    /// Sends it its commands.
     pub(super) fn send(&mut self) {
         let script = self.lines.join("\n") + "\n";
         // Where it stops early, its complaint says more than the broken pipe.

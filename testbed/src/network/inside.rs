@@ -31,7 +31,6 @@ pub struct Counters {
     pub sent: u64,
 }
 
-/// The counters of an interface.
 pub(super) fn counters(namespace: &str, interface: &str) -> Result<Counters, NetworkError> {
     let table = within(namespace, || fs::read_to_string("/proc/thread-self/net/dev"))?;
     let line = table.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));

@@ -20,7 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A network as it was asked for, and how far it got.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct State {
-    /// Its name.
     pub(super) name: String,
     /// Written into every namespace, so that one which another program made later under the same name is not taken for ours.
     pub(super) token: String,
@@ -29,7 +28,6 @@ pub(super) struct State {
     /// The namespaces, in the order in which they are made. The last of an unfinished network may not be there yet, or not
     /// bear the token.
     pub(super) namespaces: Vec<String>,
-    /// Whether everything was made.
     pub(super) complete: bool,
     /// Whether a process of ours carries packets over all links, because the kernel cannot delay or lose any.
     #[serde(default)]
@@ -96,7 +94,6 @@ impl State {
         }
     }
 
-    /// The names of all networks.
     pub(super) fn names() -> Result<Vec<String>, NetworkError> {
         let directory = Path::new(DIRECTORY);
         let entries = match fs::read_dir(directory) {

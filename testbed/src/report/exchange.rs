@@ -34,7 +34,6 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
     ]
 }
 
-/// The time of a step for each method.
 pub fn step_time(id: &'static str, title: &'static str, samples: &[&Sample]) -> Figure {
     let spread = |of_label: &[&Sample], _: &[&Sample]| one(of_label, |s| s.seconds);
     Figure::new(
@@ -70,7 +69,6 @@ pub fn whole(sample: &Sample) -> Option<[f64; 4]> {
     Some([a, b, c, (sample.whole? - a - b - c).max(0.0)])
 }
 
-/// The means of parts, by these names.
 pub fn parts<const N: usize>(
     names: [&'static str; N],
     samples: &[&Sample],

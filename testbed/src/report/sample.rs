@@ -34,7 +34,6 @@ pub fn place(axis: &str) -> usize {
     FIRST.iter().position(|first| *first == axis).unwrap_or(FIRST.len())
 }
 
-/// What a job does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// It synchronises made-up gradients: `gleaner bench`, or a peer.
@@ -48,13 +47,11 @@ pub enum Kind {
 /// One measurement that came to an end.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// What it did.
     pub kind: Kind,
     /// Which run it is of, from 0.
     pub run: usize,
     /// Its place among the run's records, from 0.
     pub record: usize,
-    /// Which repetition.
     pub turn: u32,
     /// The seed, where there is one.
     pub seed: Option<String>,
@@ -92,13 +89,11 @@ pub struct Sample {
 /// An evaluation on held-out data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// After how many steps.
     pub step: u64,
     /// After how many seconds of training.
     pub seconds: f64,
     /// Entries of all updates by then, as a share of an update with all.
     pub entries: Option<f64>,
-    /// The loss.
     pub loss: f64,
     /// The share of examples that were classified correctly.
     pub accuracy: Option<f64>,

@@ -30,12 +30,10 @@ impl Course {
         self.free = self.free.min(now);
     }
 
-    /// Whether any is lost at all.
     pub(super) fn loses(&self) -> bool {
         self.shape.loss.share() > 0.0
     }
 
-    /// Samples whether the next is lost.
     pub(super) fn is_lost(&mut self) -> bool {
         self.random.unit() < self.shape.loss.share()
     }

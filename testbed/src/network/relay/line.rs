@@ -91,7 +91,6 @@ struct Carrier {
     reads_late: bool,
 }
 
-/// A packet on its way.
 struct Packet {
     arrives: Duration,
     frames: u64,

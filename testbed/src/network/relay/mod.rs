@@ -76,7 +76,6 @@ impl Ask {
 }
 
 impl Question {
-    /// Asks it.
     pub(super) fn ask<T: DeserializeOwned>(self) -> Result<T, NetworkError> {
         let ask = || -> io::Result<T> {
             let question = serde_json::to_string(&self.ask)?;

@@ -27,7 +27,6 @@ const OFFLOADS: usize = 0x01 | 0x02 | 0x04;
 /// `TUN_F_USO4` and `TUN_F_USO6`: so does UDP with datagrams, from Linux 6.2 on. Otherwise they come one by one.
 const UDP_OFFLOADS: usize = 0x20 | 0x40;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Tap(File);
 
