@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use gleaner_runtime::{Preference, Sockets};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use toml::Spanned;
 
@@ -52,7 +52,7 @@ struct File {
     search: Option<Spanned<search::Entry>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Network {
     hosts: Option<u32>,
@@ -229,17 +229,11 @@ fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
         fixed.0.insert(key.get_ref().clone(), value);
     }
     let Some(network) = &file.network else { return Ok(fixed) };
-    let Network { hosts, topology, bandwidth, latency, jitter, loss, congestion } = network.get_ref();
-    let link = [
-        ("bandwidth", bandwidth),
-        ("latency", latency),
-        ("jitter", jitter),
-        ("loss", loss),
-        ("congestion", congestion),
-    ];
-    for (key, value) in link.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
+    let Network { hosts, topology, .. } = network.get_ref();
+    let said = json!(network.get_ref());
+    for (key, value) in LINK.iter().filter_map(|key| Some((*key, said[*key].as_str()?))) {
         check_link(key, value).map_err(|problem| (network.span(), problem))?;
-        fixed.0.insert(key.to_owned(), value.clone().into());
+        fixed.0.insert(key.to_owned(), value.into());
     }
     if let Some(file) = topology {
         fixed.0.insert("topology".to_owned(), file.display().to_string().into());

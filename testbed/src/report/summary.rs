@@ -173,22 +173,13 @@ mod tests {
 
     #[test]
     fn commands_can_be_typed_again() {
-        let record = |case: Value, command: &[&str]| {
-            let command = command.iter().map(|word| (*word).to_owned()).collect();
+        let record = |case: Value, command: &[String]| {
+            let command = command.to_vec();
             Record { command, ..crate::record::tests::record(&case, json!({ "done": {} })) }
         };
-        let launch = [
-            "gleaner",
-            "launch",
-            "--hostfile",
-            "hosts",
-            "--agent",
-            "ip netns exec",
-            "--",
-            "it's",
-            "",
-            "--density=0.01",
-        ];
+        let launch = "gleaner launch --hostfile hosts --agent 'ip netns exec' -- \"it's\" '' --density=0.01";
+        let launch = shlex::split(launch).unwrap();
+        assert_eq!((launch.len(), &*launch[5], &*launch[7], &*launch[8]), (10, "ip netns exec", "it's", ""));
         let case = json!({ "workers": 3, "bandwidth": "1 gbit", "loss": "1%" });
         let typed = command(&record(case, &launch));
         let (up, rest) = typed.split_once(" && { ").unwrap();
@@ -197,14 +188,11 @@ mod tests {
             ["--hosts", "3", "--bandwidth", "1 gbit", "--loss", "1%", ">", "hosts"]
         );
         let (line, down) = rest.split_once("; ").unwrap();
-        assert_eq!(
-            (shlex::split(line).unwrap(), down),
-            (launch.map(String::from).to_vec(), "gleaner testbed down; }")
-        );
+        assert_eq!((shlex::split(line).unwrap(), down), (launch.clone(), "gleaner testbed down; }"));
         // Without emulated hosts of equal links there is nothing to make.
         let racks = json!({ "workers": 3, "topology": "racks.toml" });
         assert!(command(&record(racks, &launch)).starts_with("gleaner launch "));
-        assert_eq!(command(&record(json!({}), &["a b", "c"])), "'a b' c");
+        assert_eq!(command(&record(json!({}), &["a b", "c"].map(String::from))), "'a b' c");
     }
 
     #[test]

@@ -160,9 +160,6 @@ impl Column {
 
 impl Table {
     /// The names of all numbers that it shows.
-    ///
-    /// # Errors
-    /// A column that cannot be read.
     pub fn numbers(&self) -> Result<BTreeSet<String>, String> {
         let mut names = BTreeSet::new();
         for column in self.columns.iter().flat_map(Column::all) {
@@ -173,9 +170,6 @@ impl Table {
     }
 
     /// The table in Markdown.
-    ///
-    /// # Errors
-    /// A column that cannot be read, or of which nothing was measured.
     pub fn markdown(&self, stored: &Stored) -> Result<String, String> {
         let columns: Vec<Column> = self.columns.iter().flat_map(Column::all).collect();
         let columns = columns.iter().map(Column::read).collect::<Result<Vec<_>, _>>()?;
