@@ -19,25 +19,20 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
     speed_up.title = "Speed-up of training against workers";
     let mut bytes = exchange::bytes("training-bytes", samples);
     bytes.title = "Bytes received by a worker in a training step";
-    let breakdown = breakdown(samples);
-    let [time, steps, received, training] = losses(samples);
-    vec![
-        accuracy(samples),
-        time,
-        steps,
-        received,
-        training,
+    let mut figures = Vec::from(curves(samples));
+    figures.extend([
         reached(samples),
         frontier("frontier-training", "training loss", samples, |e| e.last()?.training_loss),
         frontier("frontier", "lowest held-out loss", samples, |e| {
             e.iter().map(|evaluation| evaluation.loss).min_by(f64::total_cmp)
         }),
         step,
-        breakdown,
+        breakdown(samples),
         bytes,
         speed_up,
         delivered(samples),
-    ]
+    ]);
+    figures
 }
 
 /// OMGS-SGD's Fig. 4. Its selection stalls the backward pass; here it runs beside it, or within it where cores are shared.
@@ -68,42 +63,37 @@ const TIME: Along = Along { name: "time of training", unit: Unit::Seconds, at: |
 const STEPS: Along = Along { name: "steps", unit: Unit::None, at: |e| Some(e.step as f64) };
 const BYTES: Along = Along { name: "received by a worker", unit: Unit::Bytes, at: |e| e.bytes };
 
-fn accuracy(samples: &[&Sample]) -> Figure {
-    let caption = format!("The share of held-out examples that are classified correctly. {SEEDS}");
-    let value: Value = |e| e.accuracy;
-    curve("time-to-accuracy", "Accuracy against time", ("held-out accuracy", value), caption, samples, TIME)
-}
-
-/// The loss on held-out examples against each of the three, and that of the batches.
-fn losses(samples: &[&Sample]) -> [Figure; 4] {
-    let caption = || format!("The loss on held-out examples; the lower, the better. {SEEDS}");
-    let held_out: (_, Value) = ("held-out loss", |e| Some(e.loss));
-    let training: (_, Value) = ("training loss", |e| e.training_loss);
-    let of_batches = format!(
+/// Accuracy against time, the loss on held-out examples against each of the three, and that of the batches.
+fn curves(samples: &[&Sample]) -> [Figure; 5] {
+    let accuracy: (_, Value, _) = (
+        "held-out accuracy",
+        |e| e.accuracy,
+        "The share of held-out examples that are classified correctly.",
+    );
+    let held_out: (_, Value, _) =
+        ("held-out loss", |e| Some(e.loss), "The loss on held-out examples; the lower, the better.");
+    let training: (_, Value, _) = (
+        "training loss",
+        |e| e.training_loss,
         "The mean loss of all workers' batches since the evaluation before. Where it falls and the held-out loss does not, a method is \
-         as good an optimiser and generalises worse. {SEEDS}"
+         as good an optimiser and generalises worse.",
     );
     [
-        curve("time-to-loss", "Loss against time", held_out, caption(), samples, TIME),
-        curve("steps-to-loss", "Loss against steps", held_out, caption(), samples, STEPS),
-        curve("bytes-to-loss", "Loss against bytes", held_out, caption(), samples, BYTES),
-        curve("training-loss", "Training loss against steps", training, of_batches, samples, STEPS),
+        ("time-to-accuracy", "Accuracy against time", accuracy, TIME),
+        ("time-to-loss", "Loss against time", held_out, TIME),
+        ("steps-to-loss", "Loss against steps", held_out, STEPS),
+        ("bytes-to-loss", "Loss against bytes", held_out, BYTES),
+        ("training-loss", "Training loss against steps", training, STEPS),
     ]
-}
-
-fn curve(
-    id: &'static str,
-    title: &'static str,
-    (name, value): (&str, Value),
-    caption: String,
-    samples: &[&Sample],
-    along: Along,
-) -> Figure {
-    let panels = panels(samples, None, |of_label, _| {
-        let point = |s: &Stage<'_>| Point::of(Some(s.at.value), s.value, &s.from);
-        stages(of_label, along.at, value).iter().map(point).collect()
-    });
-    Figure::new(id, title, Shape::Lines, (name, Unit::None), caption, panels).along(along.name, along.unit)
+    .map(|(id, title, (name, value, caption), along)| {
+        let panels = panels(samples, None, |of_label, _| {
+            let point = |s: &Stage<'_>| Point::of(Some(s.at.value), s.value, &s.from);
+            stages(of_label, along.at, value).iter().map(point).collect()
+        });
+        let caption = format!("{caption} {SEEDS}");
+        Figure::new(id, title, Shape::Lines, (name, Unit::None), caption, panels)
+            .along(along.name, along.unit)
+    })
 }
 
 /// A number that evaluations have.
