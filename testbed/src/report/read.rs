@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Serialize, Serializer};
 
 use crate::Error;
-use crate::record::{FILE, Line, Record, Unread, VERSION, lines};
+use crate::record::{FILE, Line, Record, Unread, lines};
 
 /// The measurements in one directory.
 #[derive(Debug, Serialize)]
@@ -79,11 +79,8 @@ fn one(directory: &Path, real: &Path) -> Result<Run, Error> {
                     "line {number} measures the processors and not the links, and was left out: {reason}"
                 )),
             },
-            Err(Unread::Newer(found)) => {
-                let reads = format!("this program reads formats up to {VERSION}; use a newer gleaner");
-                return Err(
-                    format!("'{shown}', line {number}: format {found} of measurements, but {reads}").into()
-                );
+            Err(newer @ Unread::Newer(_)) => {
+                return Err(format!("'{shown}', line {number}: {newer}").into());
             }
             Err(torn @ Unread::Torn) => notes.push(format!("the last line, {number}: {torn}")),
             Err(Unread::Other(reason)) => {
