@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,16 +21,11 @@ const LEAST: f64 = 1_000.0;
 /// got round to them.
 const BEAT: Duration = Duration::from_millis(50);
 
-/// A worker that is slow until this is ended.
-pub enum Slowed {
-    /// By a quota of processor time.
-    Quota(Group),
-    /// By being stopped and continued in turns, where control groups cannot be made.
-    Beat { over: Arc<AtomicBool>, thread: JoinHandle<()> },
-}
+/// What ends the slowness of a worker.
+pub struct Slowed(Box<dyn FnOnce() + Send>);
 
 /// A control group with one worker in it.
-pub struct Group {
+struct Group {
     own: PathBuf,
     /// Where the worker was.
     before: PathBuf,
@@ -38,10 +33,11 @@ pub struct Group {
 }
 
 impl Slowed {
-    /// Gives a worker at most this share of one processor, from now on.
+    /// Gives a worker at most this share of one processor, from now on: by a quota, or, where control groups cannot be made, by being
+    /// stopped and continued in turns.
     pub fn start(worker: Pid, share: f64) -> Self {
         match Group::make(worker, share) {
-            Some(group) => Self::Quota(group),
+            Some(group) => Self(Box::new(move || group.leave())),
             None => Self::beat(worker, share),
         }
     }
@@ -58,19 +54,16 @@ impl Slowed {
                 thread::sleep(running);
             }
         });
-        Self::Beat { over, thread }
+        Self(Box::new(move || {
+            over.store(true, Ordering::Relaxed);
+            // The thread does nothing that could panic.
+            let _ = thread.join();
+        }))
     }
 
     /// It may use what it can again.
     pub fn end(self) {
-        match self {
-            Self::Quota(group) => group.leave(),
-            Self::Beat { over, thread } => {
-                over.store(true, Ordering::Relaxed);
-                // The thread does nothing that could panic.
-                let _ = thread.join();
-            }
-        }
+        (self.0)();
     }
 }
 
@@ -214,7 +207,8 @@ mod tests {
             let (slow, control) = (Busy::start(), Busy::start());
             let pid = Pid::from_child(&slow.0);
             let slowed = if by_quota { Slowed::start(pid, 0.05) } else { Slowed::beat(pid, 0.05) };
-            if by_quota && !matches!(slowed, Slowed::Quota(_)) {
+            let group = controller().and_then(|(_, old)| of(pid, old));
+            if by_quota && !group.is_some_and(|group| group.contains(NAME)) {
                 gleaner_skips::skip("quotas", "control groups with quotas cannot be made here");
             }
             compared(&slow, &control, |ratio| 0.0 < ratio && ratio < 0.3);
