@@ -25,9 +25,10 @@ const TRIALS: &str = "search";
 /// Closer than this the ends of the range are not brought.
 const NARROW: f64 = 1.02;
 
-/// How a number is searched for. What is measured has to fall as it rises.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Search {
+/// How a number is searched for. What is measured has to fall as it rises. Cases have options as values, or as they are written.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Search<K = BTreeMap<String, Value>> {
     /// The range.
     pub from: f64,
     /// Its end.
@@ -37,23 +38,14 @@ pub struct Search {
     /// How far it may be from the aim, as a share of it.
     within: f64,
     /// What a case has instead, where it is the aim.
-    aim: BTreeMap<String, Value>,
+    aim: K,
     /// What all trials have instead.
-    trial: BTreeMap<String, Value>,
+    #[serde(default)]
+    trial: K,
 }
 
 /// `[search]` as it is written.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Entry {
-    from: f64,
-    to: f64,
-    number: String,
-    within: f64,
-    aim: Keys,
-    #[serde(default)]
-    trial: Keys,
-}
+pub(super) type Entry = Search<Keys>;
 
 impl Entry {
     /// The search, for cases with options of these names.

@@ -15,10 +15,11 @@ mod remove;
 mod shape;
 mod state;
 
-use serde::Deserialize;
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::process::Command;
+
+use serde_json::{Value, json};
 
 pub use error::NetworkError;
 pub use inside::Counters;
@@ -261,13 +262,11 @@ impl Network {
     /// The hosts whose links are cut now.
     pub fn cut_hosts(&self) -> Result<Vec<String>, NetworkError> {
         let words = ["ip", "-json", "-n", self.name(), "link", "show"];
-        let interfaces: Vec<Interface> = serde_json::from_str(&commands::run(&words, None)?)
+        let interfaces: Vec<Value> = serde_json::from_str(&commands::run(&words, None)?)
             .map_err(|error| commands::failed(&words, &error.to_string()))?;
-        let is_down = |port: &str| {
-            interfaces
-                .iter()
-                .any(|shown| shown.ifname == port && !shown.flags.iter().any(|flag| flag == "UP"))
-        };
+        let is_up =
+            |shown: &Value| shown["flags"].as_array().is_some_and(|flags| flags.contains(&json!("UP")));
+        let is_down = |port: &str| interfaces.iter().any(|shown| shown["ifname"] == port && !is_up(shown));
         let cut = |node: Node| is_down(&node.port).then_some(node.name);
         Ok(self.hosts().into_iter().filter_map(cut).collect())
     }
@@ -276,13 +275,6 @@ impl Network {
         let line = format!("link set dev {} {to}", self.host(host)?.port);
         Prepared::start([("ip", self.name(), vec![line])])
     }
-}
-
-/// What `ip -json link show` says of an interface.
-#[derive(Deserialize)]
-struct Interface {
-    ifname: String,
-    flags: Vec<String>,
 }
 
 /// A change that waits for its moment: the programs that make it run already.

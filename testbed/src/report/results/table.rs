@@ -184,9 +184,9 @@ impl Table {
                 lines.push((label, columns.iter().map(|column| column.cell(&of_line, stored)).collect()));
             }
         }
-        lines.retain(|(_, cells)| cells.iter().any(|cell| !cell.text.is_empty()));
+        lines.retain(|(_, cells)| cells.iter().any(|(text, _)| !text.is_empty()));
         for (i, read) in columns.iter().enumerate() {
-            if lines.iter().all(|(_, cells)| cells[i].text.is_empty()) {
+            if lines.iter().all(|(_, cells)| cells[i].0.is_empty()) {
                 return Err(format!(
                     "column '{}' has no number: expected measurements of {} that fit its cases and have what '{}' names; where a number is new, \
                      store the measurements again with --from",
@@ -198,7 +198,7 @@ impl Table {
         if let Some(sort) = &self.sort {
             let by = heads.iter().position(|head| head == sort);
             let by = by.ok_or_else(|| format!("'sort' is {sort}; expected one of {}", heads.join(", ")))?;
-            lines.sort_by(|(_, a), (_, b)| a[by].number.total_cmp(&b[by].number));
+            lines.sort_by(|(_, a), (_, b)| a[by].1.total_cmp(&b[by].1));
         }
         let axes =
             self.rows.iter().map(|axis| if axis == OTHERS { "options".into() } else { self.named(axis) });
@@ -206,7 +206,7 @@ impl Table {
         let mut text = line(axes.chain(heads.iter().map(|head| (*head).to_owned())).collect());
         text += &format!("|{}\n", "---|".repeat(self.rows.len() + heads.len()));
         for (label, cells) in lines {
-            text += &line(label.into_iter().chain(cells.into_iter().map(|cell| cell.text)).collect());
+            text += &line(label.into_iter().chain(cells.into_iter().map(|(text, _)| text)).collect());
         }
         Ok(text)
     }
@@ -241,11 +241,8 @@ impl Table {
     }
 }
 
-struct Cell {
-    text: String,
-    /// What rows are sorted by.
-    number: f64,
-}
+/// What it shows, and the number that rows are sorted by.
+type Cell = (String, f64);
 
 impl Read<'_> {
     fn cell(&self, rows: &[&Row], stored: &Stored) -> Cell {
@@ -256,7 +253,7 @@ impl Read<'_> {
         let Some(Spread { value: mean, low, high }) = Spread::mean(&values).filter(|_| failed == 0) else {
             let text =
                 if failed > 0 { format!("{failed} of {} failed", of_cell.len()) } else { String::new() };
-            return Cell { text, number: f64::INFINITY };
+            return (text, f64::INFINITY);
         };
         let median = median(values);
         let Column { digits, unit, .. } = self.column;
@@ -269,7 +266,7 @@ impl Read<'_> {
             Show::Range => (median, format!("{} ({} to {})", write(median), write(low), write(high))),
             Show::Spread => (mean, format!("{} ± {}", write(mean), write((high - low) / 2.0))),
         };
-        Cell { text: text + unit, number }
+        (text + unit, number)
     }
 
     fn number(&self, row: &Row, stored: &Stored) -> Option<f64> {
