@@ -135,24 +135,23 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
         }
         cases.retain(|case| fits.is_empty() || fits.iter().any(|pattern| pattern.fits(case)) == keep);
     }
-    let (workers, hosts) = (cases.iter().map(Case::workers), cases.iter().map(Case::hosts));
-    let (Some(fewest), Some(most)) = (workers.min(), hosts.max()) else {
+    let Some(most) = cases.iter().map(Case::hosts).max() else {
         return Err((whole, "no case is left; loosen [[exclude]] and [[only]]".to_owned()).into());
     };
     let place = file.network.as_ref().map_or(whole, Spanned::span);
     let wanted = match (network, topology) {
         (None, _) => Wanted::Loopback,
         (Some(_), Some(file)) => Wanted::Topology(file),
-        (Some(network), None) => Wanted::Uniform { hosts: network.hosts.unwrap_or(most) },
+        (Some(network), None) => Wanted::Uniform(network.hosts.unwrap_or(most)),
     };
-    if let Wanted::Uniform { hosts } = wanted
+    if let Wanted::Uniform(hosts) = wanted
         && hosts < most
     {
         let advice = "raise 'hosts' or leave it out";
         let problem = format!("{most} workers need {most} hosts, and the network has {hosts}; {advice}");
         return Err((place, problem).into());
     }
-    let chaos = checks::events(&file, fewest, &cases)?;
+    let chaos = checks::events(&file, &cases)?;
     checks::expect_faults(&file, &axes, &chaos)?;
     checks::expect_peers(&file, &cases, command)?;
     let search = checks::searched(&file, &cases, command)?;

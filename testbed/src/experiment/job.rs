@@ -58,10 +58,6 @@ pub struct Ended {
 /// The variable that names the emulated hosts to a program: each as NAMESPACE=ADDRESS, with spaces between.
 const HOSTS: &str = "GLEANER_TESTBED_HOSTS";
 
-fn named(host: &Host) -> String {
-    format!("{}={}", host.name, host.address.as_deref().unwrap_or_default())
-}
-
 /// What `bench` and `train` report to their launcher.
 #[derive(Clone, Copy, Deserialize)]
 struct Progress {
@@ -196,7 +192,8 @@ impl Job {
             (format!("GLEANER_{}", name.to_uppercase()), value)
         };
         job.env.extend(self.launch_options().map(variable));
-        let hosts: Vec<String> = place.hosts(self.hosts()).iter().map(named).collect();
+        let named = |host: Host| format!("{}={}", host.name, host.address.unwrap_or_default());
+        let hosts: Vec<String> = place.hosts(self.hosts()).into_iter().map(named).collect();
         job.env.extend([(MARK.to_owned(), mark.to_owned()), (HOSTS.to_owned(), hosts.join(" "))]);
         job.output = launcher::Output::Events;
         if self.seats == Seats::Workers {

@@ -62,11 +62,8 @@ pub struct Experiment {
 pub enum Wanted {
     /// On this machine, over the loopback.
     Loopback,
-    /// On emulated hosts, whose links are as each case says.
-    Uniform {
-        /// How many.
-        hosts: u32,
-    },
+    /// On so many emulated hosts, whose links are as each case says.
+    Uniform(u32),
     /// On the hosts of a topology file.
     Topology(PathBuf),
 }

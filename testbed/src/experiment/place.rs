@@ -45,7 +45,7 @@ impl Place {
     ) -> Result<Self, Error> {
         let topologies = match wanted {
             Wanted::Loopback => return Ok(Self(None)),
-            Wanted::Uniform { hosts } => uniform(*hosts, cases.clone())?,
+            Wanted::Uniform(hosts) => uniform(*hosts, cases.clone())?,
             Wanted::Topology(file) => vec![Topology::read(file)?],
         };
         let kernel = Kernel::offers()?;
@@ -60,7 +60,7 @@ impl Place {
         let network = Network::up_for(first, name, replace, Changes { may_delay, ..Changes::default() })?;
         let hosts = network.hosts();
         let links = hosts.iter().map(|host| host.link).collect();
-        let uniform = matches!(wanted, Wanted::Uniform { .. });
+        let uniform = matches!(wanted, Wanted::Uniform(_));
         let (reshaped, cut, congestion) = Default::default();
         Ok(Self(Some(Emulated { network, hosts, links, reshaped, cut, congestion, uniform })))
     }

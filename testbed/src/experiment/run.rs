@@ -93,7 +93,7 @@ impl Plan {
     pub fn typed(&self, job: &Job) -> Vec<String> {
         let agent = match self.experiment.network {
             Wanted::Loopback => Vec::new(),
-            Wanted::Uniform { .. } | Wanted::Topology(_) => AGENT.map(String::from).into(),
+            Wanted::Uniform(_) | Wanted::Topology(_) => AGENT.map(String::from).into(),
         };
         job.typed(&agent, None)
     }

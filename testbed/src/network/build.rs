@@ -135,21 +135,21 @@ pub(super) fn prepare(
     let switches = state.name.as_str();
     let at_once = format!("link set dev {INTERFACE} gso_max_size {}", shape::at_once(&node.link.up));
     if state.is_relayed {
-        let change = Ask::Change { number, link: node.link };
-        let prepared = Prepared::start([("ip", &*node.namespace, vec![at_once])])?;
-        return Ok(prepared.and(change.prepare(switches)?));
+        let change = Ask::Change { number, link: node.link }.prepare(switches)?;
+        return Prepared::start([("ip", &*node.namespace, vec![at_once])], Some(change));
     }
     // Packets are lost one by one: TCP must not hand over many as one.
     let whole = node.link.directions().iter().any(|shape| shape.loss.share() > 0.0);
     let segments = if whole { 1 } else { 65_535 };
     let alone = |interface: &str| format!("link set dev {interface} gso_max_segs {segments}");
     let Link { up, down } = &node.link;
-    Prepared::start([
+    let programs = [
         ("ip", &*node.namespace, vec![alone(INTERFACE), at_once]),
         ("ip", switches, vec![alone(&node.port)]),
-        ("tc", &node.namespace, shaped(INTERFACE, shape::discipline(up, kernel))),
+        ("tc", &*node.namespace, shaped(INTERFACE, shape::discipline(up, kernel))),
         ("tc", switches, shaped(&node.port, shape::discipline(down, kernel))),
-    ])
+    ];
+    Prepared::start(programs, None)
 }
 
 fn uplinks(topology: &Topology, kernel: &Kernel) -> Vec<String> {

@@ -66,11 +66,6 @@ impl Kernel {
         self.lacks("netem").is_some() && self.lacks("tun").is_none()
     }
 
-    /// Refuses where a process cannot hold interfaces.
-    pub fn holds_interfaces(&self) -> Result<(), NetworkError> {
-        self.needs("links that a relay carries", "tun", "tun")
-    }
-
     /// Refuses a topology that takes what is not here.
     pub fn suffices(&self, topology: &Topology) -> Result<(), NetworkError> {
         self.needs("pairs of interfaces", "veth", "veth")?;
@@ -78,14 +73,19 @@ impl Kernel {
         if topology.delays_or_loses() && !self.relays() {
             self.needs("latency, jitter and loss", "sch_netem", "netem")?;
         }
-        if topology.limits_rate() && self.lacks("netem").is_some() {
+        if topology.shapes().any(|shape| shape.rate.is_some()) && self.lacks("netem").is_some() {
             self.needs("bandwidths", "sch_tbf", "tbf")?;
         }
         Ok(())
     }
 
     /// Refuses where what a module does for something failed.
-    fn needs(&self, what: &'static str, module: &'static str, name: &str) -> Result<(), NetworkError> {
+    pub(super) fn needs(
+        &self,
+        what: &'static str,
+        module: &'static str,
+        name: &str,
+    ) -> Result<(), NetworkError> {
         let said = self.lacks(name).cloned();
         said.map_or(Ok(()), |said| Err(NetworkError::Kernel(what, module, said)))
     }

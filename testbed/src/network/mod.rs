@@ -92,7 +92,7 @@ impl Network {
         let kernel = Kernel::offers()?;
         kernel.suffices(topology)?;
         if changes.by_relay {
-            kernel.holds_interfaces()?;
+            kernel.needs("links that a relay carries", "tun", "tun")?;
         }
         let lock = state::lock()?;
         match State::read(name)? {
@@ -273,7 +273,7 @@ impl Network {
 
     fn plug(&self, host: &str, to: &str) -> Result<Prepared, NetworkError> {
         let line = format!("link set dev {} {to}", self.host(host)?.port);
-        Prepared::start([("ip", self.name(), vec![line])])
+        Prepared::start([("ip", self.name(), vec![line])], None)
     }
 }
 
@@ -282,17 +282,13 @@ impl Network {
 pub struct Prepared(Vec<Batch>, Option<relay::Question>);
 
 impl Prepared {
-    /// Starts programs in their namespaces, for these commands.
+    /// Starts programs in their namespaces, for these commands, beside what the relay will be asked.
     fn start<'a>(
         all: impl IntoIterator<Item = (&'static str, &'a str, Vec<String>)>,
+        question: Option<relay::Question>,
     ) -> Result<Self, NetworkError> {
         let start = |(program, namespace, lines)| Batch::start(program, namespace, lines);
-        all.into_iter().map(start).collect::<Result<_, _>>().map(|batches| Self(batches, None))
-    }
-
-    /// With the arguments of the relay.
-    fn and(self, question: relay::Question) -> Self {
-        Self(self.0, Some(question))
+        Ok(Self(all.into_iter().map(start).collect::<Result<_, _>>()?, question))
     }
 
     /// Makes the change.

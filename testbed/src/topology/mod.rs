@@ -133,11 +133,6 @@ impl Topology {
         self.shapes().any(Shape::delays_or_loses)
     }
 
-    /// Whether any link limits the rate.
-    pub fn limits_rate(&self) -> bool {
-        self.shapes().any(|shape| shape.rate.is_some())
-    }
-
     /// Every direction of every link.
     pub fn shapes(&self) -> impl Iterator<Item = &Shape> {
         let uplinks = self.groups.iter().filter_map(|group| group.uplink.as_ref());

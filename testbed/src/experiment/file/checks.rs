@@ -10,16 +10,14 @@ use super::super::search;
 use super::{File, Placed, fits_nothing, known_key, pattern, unlike};
 use crate::peers::{DDP, HOOK_OPTIONS, HOOKS, MNIST, MOST_ENTRIES};
 
-pub fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> {
+pub fn events(file: &File, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> {
     let mut events = Vec::new();
     for entry in &file.chaos {
         let refuse = |problem| (entry.span(), problem);
         let pattern = entry.get_ref().cases.as_ref().map(pattern).transpose()?.unwrap_or_default();
-        if !cases.iter().any(|case| pattern.fits(case)) {
-            return Err(refuse(fits_nothing("chaos")));
-        }
-        let fitting = cases.iter().filter(|case| pattern.fits(case)).map(Case::workers).min();
-        let event = entry.get_ref().event(pattern, fitting.unwrap_or(fewest)).map_err(refuse)?;
+        let fewest = cases.iter().filter(|case| pattern.fits(case)).map(Case::workers).min();
+        let fewest = fewest.ok_or_else(|| refuse(fits_nothing("chaos")))?;
+        let event = entry.get_ref().event(pattern, fewest).map_err(refuse)?;
         if file.network.is_none() && event.act.is_of_network() {
             return Err(refuse("cut, mend and reshape need an emulated network: write a [network]".into()));
         }

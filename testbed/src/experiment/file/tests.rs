@@ -62,7 +62,7 @@ fn expect_refused(text: &str, (from, to): (&str, &str), (line, words): (usize, &
 #[test]
 fn a_file_says_which_jobs_there_are_and_in_which_order() {
     let experiment = parsed(WHOLE);
-    assert_eq!((experiment.turns, experiment.network), (2, Wanted::Uniform { hosts: 4 }));
+    assert_eq!((experiment.turns, experiment.network), (2, Wanted::Uniform(4)));
     assert_eq!(experiment.limit, None);
     let limited = parsed(&WHOLE.replace("turns = 2", "turns = 2\nlimit = '1.5m'"));
     assert_eq!(limited.limit, Some(Duration::from_secs(90)));
@@ -330,7 +330,7 @@ fn the_file_in_the_book_is_one_and_so_is_its_chaos() {
     let experiment = parsed(&format!("{whole}{chaos}"));
     let cases: usize = experiment.jobs.iter().map(Vec::len).sum();
     assert_eq!((cases, experiment.turns, experiment.chaos.len()), (2 * 2 * 3 * 2 - 4, 3, 2));
-    assert_eq!(experiment.network, Wanted::Uniform { hosts: 6 });
+    assert_eq!(experiment.network, Wanted::Uniform(6));
     for option in ["clip_local", "seed"].map(|option| format!("\n{option} = 1\n")) {
         let known = parse("test", &whole.replace("\nsteps = 20\n", &option)).is_ok();
         assert_eq!(known, option.contains("seed"));
