@@ -112,12 +112,8 @@ impl Entry {
     }
 
     fn act(&self, workers: u32) -> Result<Act, String> {
-        let properties = [
-            ("bandwidth", &self.bandwidth),
-            ("latency", &self.latency),
-            ("jitter", &self.jitter),
-            ("loss", &self.loss),
-        ];
+        let Self { bandwidth, latency, jitter, loss, .. } = self;
+        let properties = [("bandwidth", bandwidth), ("latency", latency), ("jitter", jitter), ("loss", loss)];
         let given = properties.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
         let link: Properties = given.collect();
         link.iter().try_for_each(|(name, text)| check_link(name, text))?;

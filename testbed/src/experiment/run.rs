@@ -124,7 +124,7 @@ impl Plan {
             .filter(left)
             .map(|(turn, job)| (turn, job.without(|case| store.has(case, turn))))
             .collect();
-        let tally = Tally { before: store.records().len(), torn: store.was_torn(), ..Tally::default() };
+        let tally = Tally { before: store.records.len(), torn: store.torn, ..Tally::default() };
         if let Some(search) = &self.experiment.search {
             match search.find_numbers(self, &mut sequence, options, &mut on_progress) {
                 Ok(()) => {}

@@ -15,8 +15,10 @@ pub struct Store {
     file: File,
     /// Bytes that are whole lines.
     length: u64,
-    records: Vec<Record>,
-    torn: bool,
+    /// What was measured so far.
+    pub(super) records: Vec<Record>,
+    /// Whether the last line was torn, and dropped.
+    pub(super) torn: bool,
 }
 
 impl Store {
@@ -73,16 +75,6 @@ impl Store {
             Ok(bytes) => whole_lines(&bytes, &path).map(|(records, _)| records),
             Err(source) => Err(system(&path, "read")(source)),
         }
-    }
-
-    /// What was measured so far.
-    pub fn records(&self) -> &[Record] {
-        &self.records
-    }
-
-    /// Whether the last line was torn, and dropped.
-    pub fn was_torn(&self) -> bool {
-        self.torn
     }
 
     /// Whether there is a record of this case in this turn.
@@ -195,8 +187,8 @@ mod tests {
             fs::write(&path, &whole[..cut]).unwrap();
             let mut store = Store::open(&out, &texts("x"), true).unwrap();
             let kept = if cut == whole.len() { 39 } else { 38 };
-            assert_eq!(store.records().len(), kept);
-            assert_eq!(store.was_torn(), cut != last && cut != whole.len());
+            assert_eq!(store.records.len(), kept);
+            assert_eq!(store.torn, cut != last && cut != whole.len());
             for (i, density) in densities().enumerate() {
                 assert_eq!(store.has(&Case(record(1, density).case), 1), i < kept);
                 assert!(!store.has(&Case(record(1, density).case), 0));

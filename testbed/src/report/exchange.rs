@@ -81,19 +81,13 @@ pub fn parts<const N: usize>(
     names.into_iter().enumerate().filter_map(point).collect()
 }
 
-/// A number that some measurements have.
-type Count = fn(&Sample) -> Option<f64>;
-
 /// Bytes received in a step, by the method's count and on the interface.
 pub fn bytes(id: &'static str, samples: &[&Sample]) -> Figure {
     let points = |of_label: &[&Sample], _: &[&Sample]| {
-        let counts: [(&'static str, Count); 2] =
-            [("counted", |s| s.bytes), (ON_THE_INTERFACE, |s| s.interface_bytes)];
-        let point = |(name, count): (&'static str, Count)| {
-            let point = Point::over(None, of_label, |s| count(s).map(Spread::exact), Spread::over)?;
-            Some(Point { part: Some(name), ..point })
-        };
-        counts.into_iter().filter_map(point).collect()
+        let counted = one(of_label, |s| s.bytes.map(Spread::exact));
+        let crossed = one(of_label, |s| s.interface_bytes.map(Spread::exact));
+        let crossed = crossed.into_iter().map(|point| Point { part: Some(ON_THE_INTERFACE), ..point });
+        counted.into_iter().map(|point| Point { part: Some("counted"), ..point }).chain(crossed).collect()
     };
     Figure::new(
         id,

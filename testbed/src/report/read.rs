@@ -65,11 +65,9 @@ fn one(directory: &Path, real: &Path) -> Result<Run, Error> {
     let path = directory.join(FILE);
     // Bytes, since a torn line may end within a character.
     let shown = path.display();
-    let bytes = fs::read(&path).map_err(|source| {
-        format!(
-            "'{shown}' cannot be read: {source}; expected the measurements that `gleaner testbed run` wrote"
-        )
-    })?;
+    let expected = "expected the measurements that `gleaner testbed run` wrote";
+    let bytes =
+        fs::read(&path).map_err(|source| format!("'{shown}' cannot be read: {source}; {expected}"))?;
     let (mut records, mut notes) = (Vec::new(), Vec::new());
     for Line { number, record, .. } in lines(&bytes) {
         match record {
