@@ -61,11 +61,7 @@ impl State {
     /// Reads the state of a network; none where there is none.
     pub(super) fn read(name: &str) -> Result<Option<Self>, NetworkError> {
         let path = path(name);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(trouble(&path, &error)),
-        };
+        let Some(text) = there(&path, fs::read_to_string(&path))? else { return Ok(None) };
         let state = serde_json::from_str(&text);
         state.map(Some).map_err(|error| NetworkError::Foreign(path, error.to_string()))
     }
@@ -88,19 +84,12 @@ impl State {
         // Nothing listens there any more.
         let _ = fs::remove_file(socket(&self.name));
         let path = path(&self.name);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(trouble(&path, &error)),
-            _ => Ok(()),
-        }
+        there(&path, fs::remove_file(&path)).map(drop)
     }
 
     pub(super) fn names() -> Result<Vec<String>, NetworkError> {
         let directory = Path::new(DIRECTORY);
-        let entries = match fs::read_dir(directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(trouble(directory, &error)),
-        };
+        let entries = there(directory, fs::read_dir(directory))?.into_iter().flatten();
         let files = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let mut names: Vec<_> =
             files.filter_map(|file| file.strip_suffix(".json").map(str::to_owned)).collect();
@@ -134,6 +123,14 @@ fn path(name: &str) -> PathBuf {
 /// Where the process that relays packets reads what links are like.
 pub(super) fn socket(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{name}.relay"))
+}
+
+/// What was done with a file; none where there is no such file.
+fn there<T>(path: &Path, done: io::Result<T>) -> Result<Option<T>, NetworkError> {
+    match done {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        done => done.map(Some).map_err(|error| trouble(path, &error)),
+    }
 }
 
 fn trouble(path: &Path, error: &io::Error) -> NetworkError {
