@@ -249,7 +249,7 @@ fn loss<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Loss>, D::Error> {
         Number::Bare(share) => share.to_string(),
         Number::Text(text) => text,
     };
-    text.parse().map(Some).map_err(de::Error::custom)
+    text.parse::<Loss>().map(Some).map_err(de::Error::custom)
 }
 
 fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
