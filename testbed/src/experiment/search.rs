@@ -102,7 +102,7 @@ impl From<Error> for Stopped {
 }
 
 /// What measures a case by this program.
-type Measure<'a> = &'a mut dyn FnMut(&OsStr, &Case) -> Result<Outcome, Stopped>;
+type Trials<'a> = &'a mut dyn FnMut(&OsStr, &Case) -> Result<Outcome, Stopped>;
 
 impl Search {
     /// Finds the numbers that jobs lack, and puts them into their commands.
@@ -149,7 +149,7 @@ impl Search {
     }
 
     /// The number for a trial's case.
-    fn bisect(&self, measure: Measure<'_>, program: &OsStr, trial: &Case) -> Result<f64, Stopped> {
+    fn bisect(&self, measure: Trials<'_>, program: &OsStr, trial: &Case) -> Result<f64, Stopped> {
         let number = |outcome: &Outcome| match outcome {
             Outcome::Done(report) => report.get(&self.number)?.as_f64(),
             Outcome::Failed { .. } => None,
