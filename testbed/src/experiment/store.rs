@@ -89,9 +89,8 @@ impl Store {
     pub fn append(&mut self, records: Vec<Record>) -> Result<(), Error> {
         let mut lines = Vec::new();
         for record in &records {
-            let mut line = serde_json::to_vec(record).map_err(|e| self.refused(e.into()))?;
-            line.push(b'\n');
-            lines.append(&mut line);
+            serde_json::to_writer(&mut lines, record).map_err(|e| self.refused(e.into()))?;
+            lines.push(b'\n');
         }
         let written = self.file.write_all(&lines).and_then(|()| self.file.sync_data());
         if let Err(refusal) = written {

@@ -12,13 +12,11 @@ use crate::topology::{Shape, Subnet};
 use gleaner_units as units;
 
 /// A network that is removed whatever happens to its test.
-struct Guard(Option<Network>);
+struct Guard(Network);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(network) = self.0.take() {
-            network.down().unwrap();
-        }
+        Network::remove(self.0.name()).unwrap();
     }
 }
 
@@ -32,11 +30,7 @@ impl Guard {
             return None;
         }
         let name = format!("{name}-{}", std::process::id());
-        Some(Self(Some(Network::up(&topology, &name, false).unwrap())))
-    }
-
-    fn network(&mut self) -> &mut Network {
-        self.0.as_mut().unwrap()
+        Some(Self(Network::up(&topology, &name, false).unwrap()))
     }
 }
 
@@ -54,7 +48,7 @@ fn shown(namespace: &str, interface: &str) -> String {
 #[test]
 fn a_cut_link_carries_nothing_until_it_is_mended() {
     let Some(mut guard) = Guard::up("cut", 3, mbit(100)) else { return };
-    let network = guard.network();
+    let network = &mut guard.0;
     let hosts = network.hosts();
     let reaches = |from: usize, to: usize, milliseconds| {
         let patience = Duration::from_millis(milliseconds);
@@ -87,7 +81,7 @@ fn a_cut_link_carries_nothing_until_it_is_mended() {
 #[test]
 fn a_link_changes_while_it_is_up() {
     let Some(mut guard) = Guard::up("change", 2, mbit(100)) else { return };
-    let network = guard.network();
+    let network = &mut guard.0;
     let host = network.host("host1").unwrap();
     let slower = Link { up: mbit(20).up, down: mbit(30).down };
     network.set_link("host1", slower).unwrap();
@@ -109,7 +103,7 @@ fn a_transfer_goes_on_when_its_link_becomes_slower() {
     const BYTES: usize = 24 << 20;
     const STALL: Duration = Duration::from_secs(20);
     let Some(mut guard) = Guard::up("midway", 2, mbit(1000)) else { return };
-    let network = guard.network();
+    let network = &mut guard.0;
     let hosts = network.hosts();
     let [to, from] = &hosts[..] else { panic!("two hosts") };
     let listener = inside::within(&to.namespace, || TcpListener::bind((to.address, 0))).unwrap();
@@ -156,7 +150,7 @@ fn two_at_once_make_one_network() {
 #[test]
 fn a_command_sees_only_its_host() {
     let Some(mut guard) = Guard::up("command", 2, Link::default()) else { return };
-    let network = guard.network();
+    let network = &mut guard.0;
     let output = network.command("host1", "ip").unwrap().args(["-o", "-4", "address"]).output().unwrap();
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.contains("10.77.0.2/24") && shown.lines().count() == 2, "{shown}");
