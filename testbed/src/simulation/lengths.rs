@@ -10,13 +10,13 @@ mod rotated;
 mod steps;
 mod walk;
 
-use gleaner_algorithms::collectives::{MethodError, RoutineError, Shape, Structure};
-use gleaner_algorithms::schedule::{Fault, Observed, OwnChoice, Schedule};
+use gleaner_algorithms::collectives::{MethodError, Shape, Structure};
+use gleaner_algorithms::schedule::{Observed, OwnChoice, Schedule};
 use gleaner_algorithms::{Block, Method, Rank};
 
 use super::overlap::Overlap;
 use super::trace::Trace;
-use held::Sizes;
+use crate::Error;
 use walk::Walk;
 
 /// Messages of all workers together, at most.
@@ -38,15 +38,6 @@ const HEADER: f64 = 8.0;
 /// Why lengths cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum LengthsError {
-    /// A method that cannot run.
-    #[error(transparent)]
-    Method(#[from] MethodError),
-    /// A coding that cannot be measured.
-    #[error(transparent)]
-    Routine(#[from] RoutineError),
-    /// A step that cannot be done.
-    #[error(transparent)]
-    Step(#[from] Fault),
     /// Too much for a simulation.
     #[error(
         "{method} among {workers} workers sends about {messages} messages and has {slots} places for bags; a simulation has \
@@ -76,11 +67,17 @@ pub enum LengthsError {
 ///
 /// # Errors
 /// A method that cannot run among so many workers, and what is too large.
-pub fn trace(method: &Method, workers: u32, n: usize, overlap: Overlap) -> Result<Trace, LengthsError> {
+pub fn trace(method: &Method, workers: u32, n: usize, overlap: Overlap) -> Result<Trace, Error> {
+    let first = method.schedule(Rank(0), workers, n)?;
+    let messages = first.messages() * u64::from(workers);
+    let slots = first.partition.blocks() as u64 * u64::from(first.lanes) * u64::from(workers);
+    if messages > MOST_MESSAGES || slots > MOST_SLOTS {
+        let method = method.collective().name();
+        return Err(LengthsError::Large { method, workers, messages, slots }.into());
+    }
     let shape = method.shape(workers, n)?;
-    refuse_large(method, &shape)?;
     let schedules: Vec<Schedule> = method.schedules_of(&shape, &typical(method, &shape)?).collect();
-    walk_through(method, &schedules, overlap, &shape)
+    Walk::new(method, &schedules, overlap, &shape)?.run()
 }
 
 /// The same of rank 0, which is its own peer (symmetry reduction), where the schedules of the others are rotations of its own: nothing where they
@@ -93,38 +90,15 @@ pub fn by_symmetry(
     workers: u32,
     n: usize,
     overlap: Overlap,
-) -> Result<Option<Trace>, LengthsError> {
+) -> Result<Option<Trace>, Error> {
     let shape = method.shape(workers, n)?;
     let Some(schedule) = rotated::first_if_rotations(method.schedules_of(&shape, &typical(method, &shape)?))
     else {
         return Ok(None);
     };
-    let trace = walk_through(method, &[schedule], overlap, &shape)?;
+    let trace = Walk::new(method, &[schedule], overlap, &shape)?.run()?;
     // Its blocks may be an entry longer than those of others.
     Ok(Some(Trace { delivered: trace.delivered.min(n as f64), ..trace }))
-}
-
-/// What workers do by these schedules.
-fn walk_through(
-    method: &Method,
-    schedules: &[Schedule],
-    overlap: Overlap,
-    shape: &Shape,
-) -> Result<Trace, LengthsError> {
-    let waits = |rank| LengthsError::Waits { method: method.collective().name(), rank };
-    Walk::new(schedules, Sizes::new(method)?, overlap, shape).run()?.map_err(waits)
-}
-
-fn refuse_large(method: &Method, shape: &Shape) -> Result<(), LengthsError> {
-    let schedule = method.schedule(Rank(0), shape.workers, shape.n)?;
-    let workers = u64::from(shape.workers);
-    let messages = schedule.messages() * workers;
-    let slots = schedule.partition.blocks() as u64 * u64::from(schedule.lanes) * workers;
-    if messages > MOST_MESSAGES || slots > MOST_SLOTS {
-        let (method, workers) = (method.collective().name(), shape.workers);
-        return Err(LengthsError::Large { method, workers, messages, slots });
-    }
-    Ok(())
 }
 
 /// The structure of the second step, after a first one in which all went as it should: first steps are not typical.
