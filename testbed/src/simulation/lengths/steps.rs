@@ -4,9 +4,10 @@ use std::convert::Infallible;
 
 use gleaner_algorithms::Block;
 use gleaner_algorithms::bag::Coding;
-use gleaner_algorithms::schedule::{Arrival, Note, Place, Reader, Rule, Send, Slots, Store};
+use gleaner_algorithms::schedule::{
+    Arrival, Did, Fault, Note, Place, Reader, Rule, Send, Slots, Slotted, Works,
+};
 
-use super::LengthsError;
 use super::held::{Form, Held};
 use super::walk::{Flight, Walk};
 
@@ -66,16 +67,16 @@ impl Reader for Walk<'_> {
     type Held = Held;
     type Message = Flight;
     type Work = Infallible;
-    type Error = LengthsError;
+    type Error = Fault;
 
     fn keep(
         &mut self,
-        held: &mut Store<Held>,
+        held: &mut Slotted<Self>,
         _: usize,
         slots: Slots,
         rule: &Rule,
         coding: Coding,
-    ) -> Result<Vec<Infallible>, LengthsError> {
+    ) -> Works<Self> {
         let (lane, rounds) = (self.schedules[self.rank].lane, coding != Coding::Exact);
         let (all, dense) = (rule.keeps_all(), rule.makes_dense());
         let (mut places, mut bags) = (Vec::new(), Vec::new());
@@ -123,13 +124,7 @@ impl Reader for Walk<'_> {
         Ok(Vec::new())
     }
 
-    fn propose(
-        &mut self,
-        held: &mut Store<Held>,
-        _: usize,
-        slots: Slots,
-        rule: &Rule,
-    ) -> Result<Vec<Infallible>, LengthsError> {
+    fn propose(&mut self, held: &mut Slotted<Self>, _: usize, slots: Slots, rule: &Rule) -> Works<Self> {
         let places: Vec<Place> = held.places(slots).collect();
         let own = vec![Held::new(Form::Own, 0.0, 0.0); places.len()];
         let kept = self.kept(rule, &places, &own);
@@ -140,13 +135,7 @@ impl Reader for Walk<'_> {
         Ok(Vec::new())
     }
 
-    fn align(
-        &mut self,
-        held: &mut Store<Held>,
-        _: usize,
-        slots: Slots,
-        coding: Coding,
-    ) -> Result<(), LengthsError> {
+    fn align(&mut self, held: &mut Slotted<Self>, _: usize, slots: Slots, coding: Coding) -> Did<Self> {
         for place in held.places(slots) {
             let len = self.len(place);
             let proposals = held.lanes_of(place.block).filter_map(|place| held.get(place).copied());
@@ -165,7 +154,7 @@ impl Reader for Walk<'_> {
         Ok(())
     }
 
-    fn sum(&mut self, held: &mut Store<Held>, _: usize, block: Block) -> Result<(), LengthsError> {
+    fn sum(&mut self, held: &mut Slotted<Self>, _: usize, block: Block) -> Did<Self> {
         let first = Place { block, lane: 0 };
         let len = self.len(first);
         let mut bags = Vec::new();
@@ -196,7 +185,7 @@ impl Reader for Walk<'_> {
         Ok(())
     }
 
-    fn split(&mut self, held: &mut Store<Held>, _: usize, block: Block) -> Result<(), LengthsError> {
+    fn split(&mut self, held: &mut Slotted<Self>, _: usize, block: Block) -> Did<Self> {
         let Some(whole) = held.at(Place { block, lane: 0 }).take() else { return Ok(()) };
         self.worker().tally.sifted += whole.entries();
         let share = f64::from(held.lanes());
@@ -207,13 +196,7 @@ impl Reader for Walk<'_> {
         Ok(())
     }
 
-    fn annotate(
-        &mut self,
-        held: &mut Store<Held>,
-        _: usize,
-        slots: Slots,
-        _: Note,
-    ) -> Result<(), LengthsError> {
+    fn annotate(&mut self, held: &mut Slotted<Self>, _: usize, slots: Slots, _: Note) -> Did<Self> {
         for place in held.places(slots) {
             if let Some(held) = held.at(place) {
                 held.note = 1;
@@ -222,23 +205,12 @@ impl Reader for Walk<'_> {
         Ok(())
     }
 
-    fn send(
-        &mut self,
-        held: &mut Store<Held>,
-        _: usize,
-        send: &Send,
-        round: u64,
-    ) -> Result<(), LengthsError> {
+    fn send(&mut self, held: &mut Slotted<Self>, _: usize, send: &Send, round: u64) -> Did<Self> {
         self.post(held, send, round);
         Ok(())
     }
 
-    fn receive(
-        &mut self,
-        held: &mut Store<Held>,
-        at: Arrival<'_>,
-        flight: Flight,
-    ) -> Result<bool, LengthsError> {
+    fn receive(&mut self, held: &mut Slotted<Self>, at: Arrival<'_>, flight: Flight) -> Result<bool, Fault> {
         self.take_in(held, at, &flight);
         Ok(true)
     }
