@@ -5,8 +5,7 @@
 //! of cores the operations share equally, and nothing gets more than one core (processor sharing). Messages that meet at a
 //! link share it (see [`wire`](super::wire)).
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::machine::Machine;
 use super::network::Network;
@@ -75,9 +74,9 @@ impl Replayed {
 pub fn replay(trace: &Trace, machine: &Machine, network: &Network, spans: bool) -> Replayed {
     let mut replay = Replay::new(trace, machine, network, spans);
     replay.begin();
-    while let Some(Reverse(next)) = replay.events.pop() {
-        replay.now = next.at;
-        replay.happen(next.what);
+    while let Some(((now, _), event)) = replay.events.pop_first() {
+        replay.now = time(now);
+        replay.happen(event);
     }
     Replayed { workers: replay.workers.into_iter().map(|worker| worker.lived).collect() }
 }
@@ -107,32 +106,18 @@ enum Event {
     Begins { rank: usize },
 }
 
-/// Something that comes at a time; of equal times, in the order in which it was numbered.
-#[derive(Clone, Copy, Debug)]
-struct Due<T> {
-    at: f64,
-    number: u64,
-    what: T,
+/// What comes at a time; of equal times, in the order in which it was numbered.
+type Due<T> = BTreeMap<(i64, u64), T>;
+
+/// A time as a number in the order of `f64::total_cmp`.
+fn ordered(time: f64) -> i64 {
+    let bits = time.to_bits() as i64;
+    bits ^ ((bits >> 63) as u64 >> 1) as i64
 }
 
-impl<T> PartialEq for Due<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl<T> Eq for Due<T> {}
-
-impl<T> PartialOrd for Due<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> Ord for Due<T> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at.total_cmp(&other.at).then(self.number.cmp(&other.number))
-    }
+/// The time again: those bits are turned back by being turned once more.
+fn time(ordered: i64) -> f64 {
+    f64::from_bits((ordered ^ ((ordered >> 63) as u64 >> 1) as i64) as u64)
 }
 
 /// Tasks that share cores equally.
@@ -141,7 +126,7 @@ struct Class {
     /// Seconds of work that a task which was there from the start has had.
     had: f64,
     /// Each ends when every task of its pool has had so much work since the start.
-    tasks: BinaryHeap<Reverse<Due<Task>>>,
+    tasks: Due<Task>,
 }
 
 impl Class {
@@ -182,8 +167,9 @@ impl Pool {
     /// How long until the next task is done, and of which class it is.
     fn next(&self) -> Option<(f64, usize)> {
         let of = |(class, speed): (usize, f64)| {
-            let Reverse(first) = self.classes[class].tasks.peek()?;
-            (speed > 0.0).then(|| (((first.at - self.classes[class].had) / speed).max(0.0), class))
+            let (&(first, _), _) = self.classes[class].tasks.first_key_value()?;
+            let left = time(first) - self.classes[class].had;
+            (speed > 0.0).then(|| ((left / speed).max(0.0), class))
         };
         self.speeds().into_iter().enumerate().filter_map(of).min_by(|a, b| a.0.total_cmp(&b.0))
     }
@@ -212,7 +198,7 @@ struct Replay<'a> {
     spans: bool,
     now: f64,
     number: u64,
-    events: BinaryHeap<Reverse<Due<Event>>>,
+    events: Due<Event>,
     pools: Vec<Pool>,
     /// By pool, whether several workers use it.
     shared: Vec<bool>,
@@ -229,7 +215,7 @@ impl<'a> Replay<'a> {
             spans,
             now: 0.0,
             number: 0,
-            events: BinaryHeap::new(),
+            events: Due::new(),
             shared: (0..network.pools.len())
                 .map(|pool| network.hosts.iter().filter(|host| host.pool == pool).nth(1).is_some())
                 .collect(),
@@ -240,7 +226,7 @@ impl<'a> Replay<'a> {
 
     fn plan(&mut self, time: f64, event: Event) {
         self.number += 1;
-        self.events.push(Reverse(Due { at: time, number: self.number, what: event }));
+        self.events.insert((ordered(time), self.number), event);
     }
 
     /// Seconds of a processor for one side of a message.
@@ -255,8 +241,7 @@ impl<'a> Replay<'a> {
         let pool = &mut self.pools[host.pool];
         pool.advance(self.now);
         let class = &mut pool.classes[usize::from(matches!(task, Task::Main(_)))];
-        let at = class.had + seconds;
-        class.tasks.push(Reverse(Due { at, number: self.number, what: task }));
+        class.tasks.insert((ordered(class.had + seconds), self.number), task);
         self.plan_next(host.pool);
     }
 
@@ -331,11 +316,11 @@ impl<'a> Replay<'a> {
         let pool = &mut self.pools[number];
         pool.advance(self.now);
         let class = &mut pool.classes[class];
-        let Some(Reverse(done)) = class.tasks.pop() else { return };
+        let Some(((at, _), task)) = class.tasks.pop_first() else { return };
         // What was lost to rounding is given back, so that equal tasks end at the same time.
-        class.had = class.had.max(done.at);
+        class.had = class.had.max(time(at));
         self.plan_next(number);
-        match done.what {
+        match task {
             Task::Main(rank) => {
                 if let Op::Work(part, _) = self.trace.workers[rank][self.workers[rank].next - 1] {
                     self.lived(rank, Busy::On(part));
