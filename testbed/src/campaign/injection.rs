@@ -17,6 +17,7 @@ use super::lane::Lane;
 use super::marks::{Marks, Watch};
 use super::trial::Job;
 use super::{CampaignError, Settings, worker};
+use crate::Error;
 use crate::experiment::worker::find;
 
 /// How often a job is looked at, and how often while its moment is waited for.
@@ -76,7 +77,7 @@ impl<'a> Injection<'a> {
     }
 
     /// Injects the fault at its moment, and waits until it has ended.
-    pub fn run(&mut self, job: &mut Job, target: Option<&Target<'_>>) -> Result<Seen, CampaignError> {
+    pub fn run(&mut self, job: &mut Job, target: Option<&Target<'_>>) -> Result<Seen, Error> {
         let begun = Instant::now();
         let whole = target.map_or(self.settings.timeout * 4, |target| target.course.whole);
         let injected = match (self.plan.fault, target) {
@@ -125,11 +126,7 @@ impl<'a> Injection<'a> {
 
     /// Waits for the moment and injects the fault, unless the job has ended before. Says when that was, and in which part of the victim's
     /// life.
-    fn inject(
-        &mut self,
-        job: &mut Job,
-        target: &Target<'_>,
-    ) -> Result<Option<(Instant, Injected)>, CampaignError> {
+    fn inject(&mut self, job: &mut Job, target: &Target<'_>) -> Result<Option<(Instant, Injected)>, Error> {
         let Plan { victim, phase, .. } = *self.plan;
         let (begun, mut due) = (Instant::now(), None);
         let mut victim = Watch::new(self.folder, victim);
@@ -159,7 +156,7 @@ impl<'a> Injection<'a> {
     }
 
     /// Whether the victim was still there.
-    fn apply(&mut self) -> Result<bool, CampaignError> {
+    fn apply(&mut self) -> Result<bool, Error> {
         let victim = self.plan.victim;
         let process = || {
             let reported = Marks::read(self.folder, victim).process().and_then(Pid::from_raw);
@@ -182,7 +179,7 @@ impl<'a> Injection<'a> {
                     while filler.write_all(&[0; 4096]).is_ok() {}
                     Ok(true)
                 };
-                fill().map_err(CampaignError::Folder)
+                Ok(fill().map_err(CampaignError::Folder)?)
             }
             Fault::Changed => {
                 self.forgery = Some(self.lane.forge(victim)?);
@@ -193,7 +190,7 @@ impl<'a> Injection<'a> {
         }
     }
 
-    fn undo(&mut self) -> Result<(), CampaignError> {
+    fn undo(&mut self) -> Result<(), Error> {
         if self.plan.fault == Fault::Pause
             && let Some(process) =
                 Marks::read(self.folder, self.plan.victim).process().and_then(Pid::from_raw)

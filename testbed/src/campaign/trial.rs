@@ -16,6 +16,7 @@ use super::injection::{Injection, STOPPED, Seen};
 use super::lane::Lane;
 use super::marks::Marks;
 use super::{CampaignError, Settings, worker};
+use crate::Error;
 use crate::experiment::worker::{MARK, end_all, left};
 
 /// How long what a launcher has started may still be there when it has ended.
@@ -46,7 +47,7 @@ pub fn run(
     settings: &Settings,
     plan: &Plan,
     target: Option<&Target<'_>>,
-) -> Result<Ended, CampaignError> {
+) -> Result<Ended, Error> {
     let folder = tempfile::tempdir().map_err(CampaignError::Folder)?;
     let mark = format!("campaign-{}-{}-{}", std::process::id(), lane.number, plan.number);
     let disks = Disks::prepare(folder.path(), plan).map_err(CampaignError::Folder)?;
