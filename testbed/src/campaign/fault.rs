@@ -121,16 +121,9 @@ impl Phase {
 }
 
 impl fmt::Display for Phase {
+    /// As it is written in JSON.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Joining => "joining",
-            Self::Agreeing => "agreeing",
-            Self::FirstStep => "first-step",
-            Self::Steps => "steps",
-            Self::Checkpoint => "checkpoint",
-            Self::LastSteps => "last-steps",
-            Self::Leaving => "leaving",
-        })
+        self.serialize(f)
     }
 }
 
