@@ -11,8 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::aim::Target;
 use super::expected::Injected;
 use super::fault::{Fault, Phase, Plan};
-use super::flood::Flood;
-use super::forgery::{Forged, Forgery};
+use super::forgery::{Forged, Ongoing};
 use super::lane::Lane;
 use super::marks::{Marks, Watch};
 use super::trial::Job;
@@ -35,8 +34,7 @@ pub struct Injection<'a> {
     plan: &'a Plan,
     folder: &'a Path,
     mark: &'a str,
-    flood: Option<Flood>,
-    forgery: Option<Forgery>,
+    ongoing: Option<Ongoing>,
     met: bool,
     late: Option<Duration>,
 }
@@ -67,13 +65,12 @@ impl<'a> Injection<'a> {
         folder: &'a Path,
         mark: &'a str,
     ) -> Self {
-        Self { lane, settings, plan, folder, mark, flood: None, forgery: None, met: false, late: None }
+        Self { lane, settings, plan, folder, mark, ongoing: None, met: false, late: None }
     }
 
     /// Ends it. Gives the outcome for bytes that were to be changed.
     pub fn end(self) -> Forged {
-        drop(self.flood);
-        self.forgery.map(Forgery::end).unwrap_or_default()
+        self.ongoing.map(Ongoing::end).unwrap_or_default()
     }
 
     /// Injects the fault at its moment, and waits until it has ended.
@@ -170,8 +167,8 @@ impl<'a> Injection<'a> {
                 self.lane.inject().map(|()| true)
             }
             Fault::Flood => {
-                self.flood = process().map(|process| self.lane.flood(victim, process));
-                Ok(self.flood.is_some())
+                self.ongoing = process().map(|process| self.lane.flood(victim, process));
+                Ok(self.ongoing.is_some())
             }
             Fault::FullDisk => {
                 let fill = || {
@@ -182,7 +179,7 @@ impl<'a> Injection<'a> {
                 Ok(fill().map_err(CampaignError::Folder)?)
             }
             Fault::Changed => {
-                self.forgery = Some(self.lane.forge(victim)?);
+                self.ongoing = Some(self.lane.forge(victim)?);
                 Ok(true)
             }
             // They are there from the start.

@@ -7,8 +7,8 @@ use std::path::Path;
 use rustix::process::Pid;
 
 use super::fault::Fault;
-use super::flood::Flood;
-use super::forgery::Forgery;
+use super::flood::flood;
+use super::forgery::{self, Ongoing};
 use crate::Error;
 use crate::network::{Network, Node, Prepared};
 use crate::topology::{Link, Shape, Subnet, Topology};
@@ -72,14 +72,15 @@ impl Lane {
     }
 
     /// Opens connections to a worker on a host, from the next one.
-    pub fn flood(&self, host: u32, process: Pid) -> Flood {
-        Flood::start(self.next(host).namespace.clone(), self.hosts[host as usize].address, process)
+    pub fn flood(&self, host: u32, process: Pid) -> Ongoing {
+        let (from, to) = (self.next(host).namespace.clone(), self.hosts[host as usize].address);
+        Ongoing::start(move |over| flood(&from, to, process, over))
     }
 
     /// Changes bytes on their way to a host.
-    pub fn forge(&self, host: u32) -> Result<Forgery, Error> {
+    pub fn forge(&self, host: u32) -> Result<Ongoing, Error> {
         let ranks = self.hosts.iter().map(|host| host.address).collect();
-        Ok(Forgery::start(&self.hosts[host as usize], self.next(host), ranks)?)
+        Ok(forgery::start(&self.hosts[host as usize], self.next(host), ranks)?)
     }
 
     fn next(&self, host: u32) -> &Node {
