@@ -95,22 +95,20 @@ fn fill(gradients: &mut [Vec<f32>], step: u64, source: Source<'_>) {
 }
 
 /// Where a worker's messages go and come from, by the other's rank.
+#[derive(Default)]
 struct Mailbox {
     outbox: Vec<Sender<Bytes>>,
     inbox: Vec<Receiver<Bytes>>,
 }
 
 fn mailboxes(workers: usize) -> Vec<Mailbox> {
-    // By receiver, from every sender.
-    let mut inboxes: Vec<Vec<Receiver<Bytes>>> = (0..workers).map(|_| Vec::new()).collect();
-    let outboxes: Vec<Vec<Sender<Bytes>>> = (0..workers)
-        .map(|_| {
-            let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel()).unzip();
-            inboxes.iter_mut().zip(receivers).for_each(|(inbox, receiver)| inbox.push(receiver));
-            senders
-        })
-        .collect();
-    outboxes.into_iter().zip(inboxes).map(|(outbox, inbox)| Mailbox { outbox, inbox }).collect()
+    let mut all: Vec<Mailbox> = (0..workers).map(|_| Mailbox::default()).collect();
+    for (from, to) in (0..workers).flat_map(|from| (0..workers).map(move |to| (from, to))) {
+        let (sender, receiver) = mpsc::channel();
+        all[from].outbox.push(sender);
+        all[to].inbox.push(receiver);
+    }
+    all
 }
 
 /// What a worker did in a step.

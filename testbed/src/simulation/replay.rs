@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use super::machine::Machine;
 use super::network::Network;
 use super::trace::{Op, Part, Trace, Work};
-use super::wire::{Flight, Passed, Wires};
+use super::wire::{Flight, Wires};
 
 /// What a worker is busy with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -355,8 +355,8 @@ impl<'a> Replay<'a> {
     /// A piece of a message takes its next link.
     fn fly(&mut self, flight: Flight) {
         let Flight { from, to, bytes, .. } = flight;
-        let Passed { onward, behind, there } = self.wires.pass(flight, self.now);
-        for (time, flight) in onward.into_iter().chain(behind) {
+        let (next, there) = self.wires.pass(flight, self.now);
+        for (time, flight) in next.into_iter().flatten() {
             self.plan(time, Event::Arrives(flight));
         }
         if let Some(time) = there {
