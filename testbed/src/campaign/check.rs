@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::expected::{Expected, at_fault, expected, names_link, reason};
 use super::fault::{Fault, Phase, Plan};
 use super::forgery::Forged;
-use super::injection::Seen;
 use super::trial::Ended;
 
 /// A job and what was found.
@@ -44,8 +43,8 @@ pub struct Checked {
 
 /// Checks a job, where the updates should have this digest.
 pub fn check(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Checked {
-    let Ended { seen, code, object, said, marks, forged, orphans } = ended;
-    let Seen { took, bound, by_itself, injected, met, .. } = seen;
+    let Ended { took, bound, by_itself, injected, met, code, object, said, marks, forged, orphans, .. } =
+        ended;
     let mut wrong = Vec::new();
     if !by_itself {
         wrong.push(format!("it did not end within {:.1} s and was killed", bound.as_secs_f64()));
@@ -209,22 +208,18 @@ mod tests {
     fn ended(code: i32, failed: Option<u32>, said: &str) -> Ended {
         let took = Duration::from_secs(1);
         let marks = if code == 0 { "digest ab\nleft 1\n" } else { "" };
-        let injected = Some(Injected { before: Some(Phase::Steps), after: Phase::Steps });
-        let seen = Seen { took, bound: took * 2, by_itself: true, injected, met: true, late: None };
         Ended {
-            seen,
+            took,
+            bound: took * 2,
+            by_itself: true,
+            injected: Some(Injected { before: Some(Phase::Steps), after: Phase::Steps }),
+            met: true,
             code: Some(code),
             object: json!({ "failed_rank": failed }),
             said: Some(said.to_owned()),
             marks: (0..4).map(|_| Marks::of(marks)).collect(),
-            forged: Forged::default(),
-            orphans: 0,
+            ..Ended::default()
         }
-    }
-
-    fn with(mut ended: Ended, change: impl FnOnce(&mut Seen)) -> Ended {
-        change(&mut ended.seen);
-        ended
     }
 
     fn wrong(fault: Fault, ended: Ended) -> Vec<String> {
@@ -243,17 +238,14 @@ mod tests {
         assert_eq!(wrong(Fault::Unequal, ended(1, Some(2), line)).len(), 1);
         // What is survived does not fail, and neither does a job without a fault.
         assert_eq!(wrong(Fault::Pause, ended(1, Some(2), line)).len(), 1);
-        assert_eq!(wrong(Fault::Kill, with(ended(137, Some(2), line), |seen| seen.injected = None)).len(), 1);
+        assert_eq!(wrong(Fault::Kill, Ended { injected: None, ..ended(137, Some(2), line) }).len(), 1);
         // Where it cannot be read, the object is enough.
         assert_eq!(wrong(Fault::UnreadStderr, Ended { said: None, ..ended(137, Some(2), "") }), [""; 0]);
         assert_eq!(wrong(Fault::Kill, Ended { object: json!(null), ..ended(137, None, line) }).len(), 1);
         assert_eq!(wrong(Fault::Kill, Ended { orphans: 2, ..ended(137, Some(2), line) }).len(), 1);
-        assert_eq!(
-            wrong(Fault::Kill, with(ended(137, Some(2), line), |seen| seen.by_itself = false)).len(),
-            1
-        );
-        let late = Duration::from_secs(3);
-        assert_eq!(wrong(Fault::Kill, with(ended(137, Some(2), line), |seen| seen.took = late)).len(), 1);
+        assert_eq!(wrong(Fault::Kill, Ended { by_itself: false, ..ended(137, Some(2), line) }).len(), 1);
+        let took = Duration::from_secs(3);
+        assert_eq!(wrong(Fault::Kill, Ended { took, ..ended(137, Some(2), line) }).len(), 1);
     }
 
     #[test]
@@ -290,8 +282,8 @@ mod tests {
         let checked = [
             of(Fault::Stop, ended(1, Some(2), line)),
             of(Fault::Stop, ended(1, Some(0), line)),
-            of(Fault::Stop, with(ended(0, None, ""), |seen| seen.injected = None)),
-            of(Fault::None, with(ended(0, None, ""), |seen| seen.injected = None)),
+            of(Fault::Stop, Ended { injected: None, ..ended(0, None, "") }),
+            of(Fault::None, Ended { injected: None, ..ended(0, None, "") }),
         ];
         let rows = tally(&checked);
         let counts = |row: &Row| (row.tried, row.either, row.failed, row.named_right, row.wrong);

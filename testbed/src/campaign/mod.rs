@@ -11,7 +11,6 @@ mod expected;
 mod fault;
 mod flood;
 mod forgery;
-mod injection;
 mod lane;
 mod marks;
 mod trial;
@@ -189,8 +188,8 @@ fn meet(
             return Ok(None);
         }
         if plan.fault.has_moment() {
-            aim().learn(&plan, &ended.marks, ended.seen.injected.and_then(|injected| injected.before));
-            ended.seen.late.into_iter().for_each(|late| aim().learn_late(plan.fault, late));
+            aim().learn(&plan, &ended.marks, ended.injected.and_then(|injected| injected.before));
+            ended.late.into_iter().for_each(|late| aim().learn_late(plan.fault, late));
             // It is only ever missed where it is over before.
             lasts = lasts.min(ended.marks[plan.victim as usize].lasted(plan.phase).unwrap_or(lasts));
         }
@@ -211,7 +210,7 @@ fn measure(settings: &Settings, workers: u32, lanes: &mut [Lane]) -> Result<Cour
     let mut lives = vec![vec![Vec::new(); Phase::ALL.len()]; workers as usize];
     let (mut whole, mut digest) = (Vec::new(), None);
     for job in ended.into_iter().flatten() {
-        whole.push(job.seen.took);
+        whole.push(job.took);
         for (phases, marks) in lives.iter_mut().zip(&job.marks) {
             let first = digest.get_or_insert_with(|| marks.digest().unwrap_or_default().to_owned());
             let (Some(lasted), true) = (marks.phases(), marks.digest() == Some(first) && job.code == Some(0))
