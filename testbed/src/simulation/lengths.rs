@@ -5,7 +5,6 @@
 //! on the wire says [`bytes_per_entry`](gleaner_algorithms::forecast::bytes_per_entry).
 
 mod held;
-mod messages;
 mod rotated;
 mod steps;
 mod walk;
