@@ -72,7 +72,20 @@ impl Replayed {
 
 /// Simulates a step. With `spans`, what each worker does when is kept.
 pub fn replay(trace: &Trace, machine: &Machine, network: &Network, spans: bool) -> Replayed {
-    let mut replay = Replay::new(trace, machine, network, spans);
+    let shared = |pool: usize| network.hosts.iter().filter(|host| host.pool == pool).nth(1).is_some();
+    let mut replay = Replay {
+        trace,
+        machine,
+        network,
+        wires: Wires::new(network, machine.goodput),
+        spans,
+        now: 0.0,
+        number: 0,
+        events: Due::new(),
+        pools: network.pools.iter().map(|&cores| Pool { cores, ..Pool::default() }).collect(),
+        shared: (0..network.pools.len()).map(shared).collect(),
+        workers: trace.workers.iter().map(|_| Worker::default()).collect(),
+    };
     replay.begin();
     while let Some(((now, _), event)) = replay.events.pop_first() {
         replay.now = time(now);
@@ -205,25 +218,7 @@ struct Replay<'a> {
     workers: Vec<Worker>,
 }
 
-impl<'a> Replay<'a> {
-    fn new(trace: &'a Trace, machine: &'a Machine, network: &'a Network, spans: bool) -> Self {
-        Self {
-            trace,
-            machine,
-            network,
-            wires: Wires::new(network, machine.goodput),
-            spans,
-            now: 0.0,
-            number: 0,
-            events: Due::new(),
-            shared: (0..network.pools.len())
-                .map(|pool| network.hosts.iter().filter(|host| host.pool == pool).nth(1).is_some())
-                .collect(),
-            pools: network.pools.iter().map(|&cores| Pool { cores, ..Pool::default() }).collect(),
-            workers: trace.workers.iter().map(|_| Worker::default()).collect(),
-        }
-    }
-
+impl Replay<'_> {
     fn plan(&mut self, time: f64, event: Event) {
         self.number += 1;
         self.events.insert((ordered(time), self.number), event);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use gleaner_algorithms::collectives::Shape;
 use gleaner_algorithms::schedule::{Machine, Place, Progress, Schedule, Slots, Store, Tally};
-use gleaner_algorithms::{Block, Method, Partition, Rank};
+use gleaner_algorithms::{Block, Method, Rank};
 
 use super::held::{Form, Held, Sizes};
 use super::{LengthsError, MOST_IN_PIECES, MOST_PIECES};
@@ -40,7 +40,6 @@ pub(super) struct Walk<'a> {
     method: &'static str,
     /// Of all ranks, or of rank 0 where the others are rotations.
     pub schedules: &'a [Schedule],
-    pub partition: &'a Partition,
     pub n: f64,
     pub k: f64,
     pub sizes: Sizes,
@@ -67,7 +66,6 @@ impl<'a> Walk<'a> {
         Ok(Self {
             method: method.collective().name(),
             schedules,
-            partition: &schedules[0].partition,
             n: shape.n as f64,
             k: shape.k as f64,
             sizes: Sizes::new(method)?,
@@ -142,7 +140,7 @@ impl<'a> Walk<'a> {
     }
 
     pub(super) fn len(&self, place: Place) -> f64 {
-        self.partition.block_len(place.block) as f64
+        self.schedules[0].partition.block_len(place.block) as f64
     }
 
     /// Writes down what was handled since the last time.
