@@ -19,7 +19,6 @@ const SLOW: &str = "4mbit";
 
 /// A network of its own.
 pub struct Lane {
-    /// Its number.
     pub number: usize,
     network: Network,
     hosts: Vec<Node>,
@@ -30,7 +29,6 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Brings it up.
     pub fn up(number: usize, hosts: u32) -> Result<Self, Error> {
         let topology = Topology::uniform(hosts as usize, Subnet::default(), Link::default())?;
         let name = format!("chaos-{}-{number}", std::process::id());
@@ -39,7 +37,6 @@ impl Lane {
         Ok(Self { number, network, hosts, prepared: None, done: None })
     }
 
-    /// Takes it down.
     pub fn down(self) -> Result<(), Error> {
         Ok(self.network.down()?)
     }

@@ -7,13 +7,9 @@ use std::time::Duration;
 
 use super::fault::Phase;
 
-/// Its process.
+/// What it reports besides the parts of its life: its process, the digest of all its updates, and that it has left the job.
 pub const PROCESS: &str = "process";
-
-/// The digest of all its updates.
 pub const DIGEST: &str = "digest";
-
-/// It has left the job, and ends.
 pub const LEFT: &str = "left";
 
 /// Where a worker writes it.
@@ -47,7 +43,6 @@ impl Marks {
         self.value(name)?.parse().ok().map(Duration::from_micros)
     }
 
-    /// Its process.
     pub fn process(&self) -> Option<i32> {
         self.value(PROCESS)?.parse().ok()
     }
@@ -57,7 +52,6 @@ impl Marks {
         self.value(DIGEST)
     }
 
-    /// Whether it has left.
     pub fn has_left(&self) -> bool {
         self.value(LEFT).is_some()
     }
@@ -93,7 +87,6 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// One that has reported nothing yet.
     pub fn new(folder: &Path, rank: u32) -> Self {
         Self { path: path(folder, rank), file: None, marks: Marks::default() }
     }

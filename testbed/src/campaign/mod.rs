@@ -45,16 +45,13 @@ const TRIES: u32 = 8;
 
 /// What kept a campaign from being run, where it is no network.
 #[derive(Debug, thiserror::Error)]
-pub enum CampaignError {
-    /// No place for what workers write.
+enum CampaignError {
     #[error(
         "a job's folder cannot be prepared: {0}; it is made where temporary files go, and needs root and room"
     )]
     Folder(#[source] io::Error),
-    /// No launcher.
     #[error("gleaner launch cannot be started: {0}")]
     Launcher(#[source] io::Error),
-    /// A job that nothing was done to failed.
     #[error("a job that nothing was done to did not end well, so nothing can be measured: {0}")]
     Undisturbed(String),
 }

@@ -39,7 +39,6 @@ pub struct Ended {
     pub took: Duration,
     /// How long it may take.
     pub bound: Duration,
-    /// Whether it ended by itself.
     pub by_itself: bool,
     /// When the fault was injected, if it was.
     pub injected: Option<Injected>,
@@ -57,7 +56,6 @@ pub struct Ended {
     pub marks: Vec<Marks>,
     /// The outcome for bytes that were to be changed.
     pub forged: Forged,
-    /// Processes that were left.
     pub orphans: usize,
 }
 

@@ -36,30 +36,21 @@ const HEADER: f64 = 8.0;
 
 /// Why lengths cannot be followed.
 #[derive(Debug, thiserror::Error)]
-pub enum LengthsError {
-    /// Too much for a simulation.
+pub(super) enum LengthsError {
     #[error(
         "{method} among {workers} workers sends about {messages} messages and has {slots} places for bags; a simulation has \
          at most {MOST_MESSAGES} and {MOST_SLOTS}: choose fewer workers, or equal hosts and links that lose nothing"
     )]
     Large {
-        /// The method.
         method: &'static str,
-        /// Workers.
         workers: u32,
         /// What rank 0 sends, times the number of workers.
         messages: u64,
         /// Of all workers.
         slots: u64,
     },
-    /// Schedules that wait for what is never sent.
     #[error("the schedules of {method} do not end: rank {rank} waits for a message that is never sent")]
-    Waits {
-        /// The method.
-        method: &'static str,
-        /// The rank that waits.
-        rank: usize,
-    },
+    Waits { method: &'static str, rank: usize },
 }
 
 /// One typical step of a method, after the first.

@@ -92,9 +92,6 @@ pub fn traces(
 
 /// The same for a network, with what it is to be replayed on. Where there are too many messages for all workers, the hosts are
 /// equal, and the schedules are rotations of one another, that is rank 0 alone.
-///
-/// # Errors
-/// As [`traces`].
 pub fn traces_on<'a>(
     network: &'a Network,
     method: &Method,

@@ -28,9 +28,6 @@ pub const MOST_ENTRIES: usize = 1 << 28;
 pub const MOST_WORKERS: u32 = 64;
 
 /// What happens in each of the steps that count, with so many workers at work `at_once`.
-///
-/// # Errors
-/// As [`executed::traces`](super::executed::traces).
 pub(super) fn traces(
     method: &Method,
     (workers, n): (u32, usize),

@@ -88,10 +88,7 @@ struct Simulation<'a> {
     budget: usize,
 }
 
-/// Runs a job to its end.
-///
-/// # Errors
-/// A policy that refuses what workers do, which none does.
+/// Runs a job to its end. It fails where a policy refuses what workers do, which none does.
 pub fn served(job: &Served, synchrony: &dyn Synchrony) -> Result<Course, PolicyError> {
     let model: usize = job.layers.iter().sum();
     let most = synchrony.osp().map(|osp| {
