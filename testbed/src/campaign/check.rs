@@ -176,9 +176,10 @@ impl Row {
 
 /// The table of a campaign: a row for each fault that was tried.
 pub fn tally(checked: &[Checked]) -> Vec<Row> {
-    let row =
-        |fault| Row::of(fault, &checked.iter().filter(|one| one.plan.fault == fault).collect::<Vec<_>>());
-    Fault::ALL.into_iter().map(row).filter(|row| row.tried > 0).collect()
+    let row = |(fault, _)| {
+        Row::of(fault, &checked.iter().filter(|one| one.plan.fault == fault).collect::<Vec<_>>())
+    };
+    Fault::NAMED.into_iter().map(row).filter(|row| row.tried > 0).collect()
 }
 
 #[cfg(test)]

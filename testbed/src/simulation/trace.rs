@@ -126,9 +126,7 @@ impl Trace {
 
 /// Entries accumulated, which no schedule counts.
 pub fn accumulated(entries: f64) -> Handled {
-    let mut handled = [0.0; KINDS.len()];
-    handled[0] = entries as f32;
-    handled
+    std::array::from_fn(|i| if i == 0 { entries as f32 } else { 0.0 })
 }
 
 /// What a schedule's run handled, each entry standing for so many.
