@@ -106,56 +106,46 @@ impl Walk<'_> {
     /// Adds a bag to what is held, or places it.
     fn take(&mut self, slot: &mut Option<Held>, len: f64, came: Held, how: How) {
         let held = slot.filter(|_| how == How::Add);
-        let sum = held.map(|held| self.together(held, came, len));
+        let (entries, common) = held.map(|held| self.together(held, came, len)).unwrap_or_default();
         let tally = &mut self.workers[self.rank].tally;
+        let dense = Form::Dense { switched: false };
+        if came.form != Form::Proposal && came.form != dense {
+            tally.merged += came.entries();
+        }
         let result = match (came.form, held) {
-            (Form::Proposal, _) => came,
+            (Form::Proposal, _) | (Form::Sparse, None) => came,
             (Form::Aligned, held) => {
-                tally.merged += came.entries();
                 let alone = held.is_none();
                 Held { rounded: came.rounded && alone, is_encoded: alone, ..came }
             }
-            (Form::Sparse, None) => {
-                tally.merged += came.entries();
-                came
-            }
-            (Form::Sparse, Some(held)) => {
-                tally.merged += came.entries();
-                let (entries, common) = sum.unwrap_or_default();
-                match held.form {
-                    Form::Own => {
-                        tally.merged += held.entries();
-                        let overlay = self.together(Held { form: Form::Sparse, ..held }, came, len);
-                        *slot = Some(Held::new(Form::Own, overlay.0, overlay.1));
-                        return;
-                    }
-                    Form::Dense { switched } => {
-                        tally.dense += len;
-                        Held::new(Form::Dense { switched }, entries, common)
-                    }
-                    _ => {
-                        tally.merged += held.entries();
-                        Held::of_sparse(entries, common, len)
-                    }
+            (Form::Sparse, Some(held)) => match held.form {
+                Form::Own => {
+                    tally.merged += held.entries();
+                    let (entries, common) = self.together(Held { form: Form::Sparse, ..held }, came, len);
+                    Held::new(Form::Own, entries, common)
                 }
-            }
+                Form::Dense { switched } => {
+                    tally.dense += len;
+                    Held::new(Form::Dense { switched }, entries, common)
+                }
+                _ => {
+                    tally.merged += held.entries();
+                    Held::of_sparse(entries, common, len)
+                }
+            },
             (_, held) => {
-                let dense = Form::Dense { switched: false };
                 if came.form != dense {
-                    tally.merged += came.entries();
                     tally.dense += len;
                 }
-                match held {
-                    None => came,
-                    Some(held) => {
-                        tally.dense += len;
-                        if held.form == Form::Sparse || (held.form == Form::Own && held.entries > 0.0) {
-                            tally.dense += len;
-                        }
-                        let (entries, common) = sum.unwrap_or_default();
-                        Held::new(came.form, entries, common)
-                    }
+                let Some(held) = held else {
+                    *slot = Some(came);
+                    return;
+                };
+                tally.dense += len;
+                if held.form == Form::Sparse || (held.form == Form::Own && held.entries > 0.0) {
+                    tally.dense += len;
                 }
+                Held::new(came.form, entries, common)
             }
         };
         *slot = Some(result);
