@@ -85,8 +85,7 @@ pub struct Course {
 impl Course {
     /// How long a part of a worker's life is.
     fn of(&self, rank: u32, phase: Phase) -> Duration {
-        let at = Phase::ALL.iter().position(|one| *one == phase);
-        at.and_then(|at| self.phases.get(rank as usize)?.get(at)).copied().unwrap_or_default()
+        self.phases.get(rank as usize).map_or(Duration::ZERO, |phases| phases[phase as usize])
     }
 
     /// How long it is at the worker in the middle.

@@ -65,7 +65,8 @@ pub fn traces(
     let mut gradient = vec![0.0; sample];
     let mut traces = Vec::new();
     for step in 0..=last {
-        let mut recorder = Recorder::new(workers as usize, scale);
+        let before = vec![Tally::default(); workers as usize];
+        let mut recorder = Recorder { trace: Trace::new(workers as usize), before, scale };
         let mut executions = Vec::new();
         for rank in 0..workers {
             source(rank, step, &mut gradient);
@@ -96,10 +97,6 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn new(workers: usize, scale: f64) -> Self {
-        Self { trace: Trace::new(workers), before: vec![Tally::default(); workers], scale }
-    }
-
     fn take(&mut self, rank: usize, happening: Happening<'_>) {
         match happening {
             Happening::Advanced(tally, outgoing) => {
