@@ -94,15 +94,17 @@ pub fn replay(trace: &Trace, machine: &Machine, network: &Network, spans: bool) 
     Replayed { workers: replay.workers.into_iter().map(|worker| worker.lived).collect() }
 }
 
+/// Sides of a message.
+const WRITE: usize = 0;
+const READ: usize = 1;
+
 /// What wants the processor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Task {
     /// The present operation of a rank.
     Main(usize),
-    /// A rank writes a message.
-    Write(usize),
-    /// A rank reads one.
-    Read(usize),
+    /// A rank writes a message, or reads one.
+    Message(usize, usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -198,8 +200,8 @@ struct Worker {
     since: f64,
     /// Messages that have come and were not taken, by sender.
     mail: HashMap<u32, u32>,
-    writes: VecDeque<(u32, f64)>,
-    reads: VecDeque<(usize, f64)>,
+    /// Messages that it is to write, and to read, with the other rank and their bytes.
+    messages: [VecDeque<(usize, f64)>; 2],
     lived: Lived,
 }
 
@@ -224,9 +226,21 @@ impl Replay<'_> {
         self.events.insert((ordered(time), self.number), event);
     }
 
-    /// Seconds of a processor for one side of a message.
-    fn side(&self, rank: usize, bytes: f64) -> f64 {
-        self.network.hosts[rank].slow * self.machine.side(bytes)
+    /// A rank is to write or to read one message more.
+    fn line_up(&mut self, rank: usize, side: usize, message: (usize, f64)) {
+        let messages = &mut self.workers[rank].messages[side];
+        messages.push_back(message);
+        if messages.len() == 1 {
+            self.serve(rank, side);
+        }
+    }
+
+    /// The next message that a rank writes or reads wants the processor.
+    fn serve(&mut self, rank: usize, side: usize) {
+        if let Some(&(_, bytes)) = self.workers[rank].messages[side].front() {
+            let seconds = self.network.hosts[rank].slow * self.machine.side(bytes);
+            self.want(rank, Task::Message(rank, side), seconds);
+        }
     }
 
     /// A task wants so many seconds of a processor.
@@ -286,13 +300,7 @@ impl Replay<'_> {
             }
             Event::Done { .. } => {}
             Event::Arrives(flight) => self.fly(flight),
-            Event::Delivered { from, to, bytes } => {
-                let worker = &mut self.workers[to];
-                worker.reads.push_back((from, bytes));
-                if worker.reads.len() == 1 {
-                    self.want(to, Task::Read(to), self.side(to, bytes));
-                }
-            }
+            Event::Delivered { from, to, bytes } => self.line_up(to, READ, (from, bytes)),
             Event::Wakes { from, to } => {
                 let worker = &mut self.workers[to];
                 if worker.waiting == Some(from as u32) {
@@ -322,27 +330,22 @@ impl Replay<'_> {
                 }
                 self.go_on(rank);
             }
-            Task::Write(rank) => {
-                if let Some((to, bytes)) = self.workers[rank].writes.pop_front()
-                    && let Some(flight) = self.wires.send(rank, to as usize, bytes, self.now)
-                {
-                    self.fly(flight);
+            Task::Message(rank, side) => {
+                match self.workers[rank].messages[side].pop_front() {
+                    Some((to, bytes)) if side == WRITE => {
+                        let flight = self.wires.send(rank, to, bytes, self.now);
+                        flight.into_iter().for_each(|flight| self.fly(flight));
+                    }
+                    Some((from, _)) => {
+                        // A worker that finds an idle core waits for no other.
+                        let pool = self.network.hosts[rank].pool;
+                        let waits = self.shared[pool] && !self.pools[pool].has_idle_core();
+                        let wakeup = if waits { self.machine.wakeup * 1e-6 } else { 0.0 };
+                        self.plan(self.now + wakeup, Event::Wakes { from, to: rank });
+                    }
+                    None => {}
                 }
-                if let Some(&(_, bytes)) = self.workers[rank].writes.front() {
-                    self.want(rank, Task::Write(rank), self.side(rank, bytes));
-                }
-            }
-            Task::Read(rank) => {
-                if let Some((from, _)) = self.workers[rank].reads.pop_front() {
-                    // A worker that finds an idle core waits for no other.
-                    let pool = self.network.hosts[rank].pool;
-                    let waits = self.shared[pool] && !self.pools[pool].has_idle_core();
-                    let wakeup = if waits { self.machine.wakeup * 1e-6 } else { 0.0 };
-                    self.plan(self.now + wakeup, Event::Wakes { from, to: rank });
-                }
-                if let Some(&(_, bytes)) = self.workers[rank].reads.front() {
-                    self.want(rank, Task::Read(rank), self.side(rank, bytes));
-                }
+                self.serve(rank, side);
             }
         }
     }
@@ -370,13 +373,7 @@ impl Replay<'_> {
                     self.want(rank, Task::Main(rank), self.seconds(rank, work));
                     return;
                 }
-                Op::Send { to, bytes } => {
-                    let bytes = f64::from(*bytes);
-                    worker.writes.push_back((*to, bytes));
-                    if worker.writes.len() == 1 {
-                        self.want(rank, Task::Write(rank), self.side(rank, bytes));
-                    }
-                }
+                Op::Send { to, bytes } => self.line_up(rank, WRITE, (*to as usize, f64::from(*bytes))),
                 Op::Receive { from } => match worker.mail.get_mut(from) {
                     Some(count) if *count > 0 => *count -= 1,
                     _ => {
