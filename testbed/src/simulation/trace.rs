@@ -30,12 +30,6 @@ pub enum Work {
     Took(f32),
 }
 
-impl From<Handled> for Work {
-    fn from(handled: Handled) -> Self {
-        Self::Handled(handled)
-    }
-}
-
 /// One thing that a worker does.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -73,15 +67,10 @@ impl Trace {
         Self { workers: vec![Vec::new(); workers], ..Self::default() }
     }
 
-    /// A worker's processor works, if it has anything to do.
-    pub fn work(&mut self, rank: usize, part: Part, work: impl Into<Work>) {
-        let work = work.into();
-        let any = match &work {
-            Work::Handled(handled) => handled.iter().any(|&h| h > 0.0),
-            Work::Took(seconds) => *seconds > 0.0,
-        };
-        if any {
-            self.workers[rank].push(Op::Work(part, work));
+    /// A worker's processor handles entries, if there are any.
+    pub fn work(&mut self, rank: usize, part: Part, handled: Handled) {
+        if handled.iter().any(|&entries| entries > 0.0) {
+            self.workers[rank].push(Op::Work(part, Work::Handled(handled)));
         }
     }
 
