@@ -32,7 +32,7 @@ pub use check::{Checked, Row, tally};
 pub use expected::Expected;
 pub use fault::{Fault, Phase, Plan};
 
-use aim::{Aim, Target};
+use aim::Aim;
 use lane::Lane;
 use trial::Ended;
 
@@ -178,7 +178,7 @@ fn meet(
     loop {
         tries += 1;
         let into = aim().moment(&plan, lasts);
-        let ended = trial::run(lane, settings, &plan, Some(&Target { course, into }))?;
+        let ended = trial::run(lane, settings, &plan, Some((course, into)))?;
         // Ctrl-C interrupts the jobs, too.
         if wants_end() {
             return Ok(None);

@@ -11,13 +11,12 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::aim::Target;
 use super::expected::Injected;
 use super::fault::{Fault, Phase, Plan};
 use super::forgery::{Forged, Ongoing};
 use super::lane::Lane;
 use super::marks::{Marks, Watch};
-use super::{CampaignError, Settings, worker};
+use super::{CampaignError, Course, Settings, worker};
 use crate::Error;
 use crate::experiment::worker::{MARK, end_all, find, left};
 
@@ -59,12 +58,13 @@ pub struct Ended {
     pub orphans: usize,
 }
 
-/// Runs one job. Without a target, nothing is known of jobs like it yet, and it is not disturbed.
+/// Runs one job. The target is what is known of jobs of its size, and how long after the victim has begun the part of its life the fault
+/// is to come; without one, nothing is known yet, and the job is not disturbed.
 pub fn run(
     lane: &mut Lane,
     settings: &Settings,
     plan: &Plan,
-    target: Option<&Target<'_>>,
+    target: Option<(&Course, Duration)>,
 ) -> Result<Ended, Error> {
     let place = tempfile::tempdir().map_err(CampaignError::Folder)?;
     let folder = place.path();
@@ -111,9 +111,9 @@ struct Disturbed<'a> {
 
 impl Disturbed<'_> {
     /// Injects the fault at its moment, and waits until the job has ended.
-    fn run(&mut self, target: Option<&Target<'_>>) -> Result<(), Error> {
+    fn run(&mut self, target: Option<(&Course, Duration)>) -> Result<(), Error> {
         let begun = Instant::now();
-        let whole = target.map_or(self.timeout * 4, |target| target.course.whole);
+        let whole = target.map_or(self.timeout * 4, |(course, _)| course.whole);
         let at = match (self.plan.fault, target) {
             (Fault::None, _) | (_, None) => None,
             // It leaves before the others are ready to.
@@ -121,7 +121,7 @@ impl Disturbed<'_> {
                 self.ended.injected = Some(Injected { before: None, after: Phase::Leaving });
                 Some(begun)
             }
-            (_, Some(target)) => self.inject(target)?,
+            (_, Some((_, into))) => self.inject(whole, into)?,
         };
         let lasts = self.plan.lasts(self.timeout);
         let mut undo = at.and_then(|at| Some(at + lasts?));
@@ -156,18 +156,18 @@ impl Disturbed<'_> {
     }
 
     /// Waits for the moment and injects the fault, unless the job has ended before. Says when that was.
-    fn inject(&mut self, target: &Target<'_>) -> Result<Option<Instant>, Error> {
+    fn inject(&mut self, whole: Duration, into: Duration) -> Result<Option<Instant>, Error> {
         let Plan { victim, phase, .. } = *self.plan;
         let (begun, mut due) = (Instant::now(), None);
         let mut victim = Watch::new(self.folder, victim);
-        while self.job.runs() && begun.elapsed() < 3 * target.course.whole + self.timeout {
+        while self.job.runs() && begun.elapsed() < 3 * whole + self.timeout {
             if due.is_none()
                 && let Some(began) = victim.look().began(phase)
             {
                 // What has passed since.
                 let late =
                     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + began).unwrap_or_default();
-                due = Some(Instant::now() + target.into.saturating_sub(late));
+                due = Some(Instant::now() + into.saturating_sub(late));
             }
             let left = due.map(|due| due.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
