@@ -5,7 +5,6 @@
 //! on the wire says [`bytes_per_entry`](gleaner_algorithms::forecast::bytes_per_entry).
 
 mod held;
-mod rotated;
 mod steps;
 mod walk;
 
@@ -82,13 +81,36 @@ pub fn by_symmetry(
     overlap: Overlap,
 ) -> Result<Option<Trace>, Error> {
     let shape = method.shape(workers, n)?;
-    let Some(schedule) = rotated::first_if_rotations(method.schedules_of(&shape, &typical(method, &shape)?))
-    else {
+    let Some(schedule) = first_if_rotations(method.schedules_of(&shape, &typical(method, &shape)?)) else {
         return Ok(None);
     };
     let trace = Walk::new(method, &[schedule], overlap, &shape)?.run()?;
     // Its blocks may be an entry longer than those of others.
     Ok(Some(Trace { delivered: trace.delivered.min(n as f64), ..trace }))
+}
+
+/// The schedule of rank 0, if these are its rotations, cut the gradient evenly, and let it be its own peer: where the hosts are
+/// equal as well, all workers do the same at the same time, and each receives what it sends.
+fn first_if_rotations(mut schedules: impl Iterator<Item = Schedule>) -> Option<Schedule> {
+    let one = schedules.next()?;
+    let fits = one.can_rotate() && is_even(&one) && receives_as_it_sends(&one);
+    (fits && schedules.all(|other| one.is_rotated(&other))).then_some(one)
+}
+
+/// Whether each block is as long as any other, but for one entry.
+fn is_even(schedule: &Schedule) -> bool {
+    let lens = || (0..schedule.partition.blocks() as u32).map(|b| schedule.partition.block_len(Block(b)));
+    let (shortest, longest) = (lens().min().unwrap_or(0), lens().max().unwrap_or(0));
+    longest - shortest <= 1
+}
+
+/// Whether the distances from sender to receiver are the same, in the same order, for what is sent and what is received: only
+/// then is the next message from oneself the one that is needed next.
+fn receives_as_it_sends(schedule: &Schedule) -> bool {
+    let (p, w) = (schedule.workers, schedule.rank.0);
+    let sent = schedule.exchanges().flat_map(|(sends, _)| sends).map(|send| (send.to.0 + p - w) % p);
+    let received = schedule.exchanges().flat_map(|(_, receives)| receives);
+    sent.eq(received.map(|receive| (w + p - receive.from.0) % p))
 }
 
 /// The structure of the second step, after a first one in which all went as it should: first steps are not typical.
