@@ -30,7 +30,7 @@ pub use execution::{Execution, ExecutionError, Finished, Observed, Outgoing, Own
 pub use goal::{Goal, Ranks};
 pub use keep::Candidates;
 pub use lockstep::{Happening, Lockstep, Run, lockstep, watched};
-pub use machine::{Arrival, Fault, Machine, Progress, Reader, Store};
+pub use machine::{Arrival, Did, Fault, Machine, Progress, Reader, Slotted, Store, Works};
 pub use memory::Memory;
 pub use program::{Facts, Holders, Program, Receipt, Volume};
 pub use rule::{Note, Register, Rule, Scope};

@@ -114,7 +114,7 @@ fn traces(simulate: &Simulate, case: &Prepared, turn: u32) -> Result<Vec<Trace>,
     let workload = simulate.workload(method, &case.network, n, steps).map_err(refused)?;
     let made = || {
         let traces = simulation::traces(method, (workers, n), workload, &bench_gradient);
-        traces.map_err(|error| refused(error.into()).into())
+        traces.map_err(|error| refused(error).into())
     };
     match (&simulate.times, workload) {
         (Some(folder), Workload::Profiled { steps: Steps { warm_up, counted }, at_once }) => {

@@ -18,15 +18,6 @@ pub struct Aim {
     faults: HashMap<Fault, VecDeque<Duration>>,
 }
 
-/// When to inject the fault.
-#[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
-    /// What is known of jobs of this size.
-    pub course: &'a Course,
-    /// So long after the victim has begun the part of its life.
-    pub into: Duration,
-}
-
 impl Aim {
     /// How long a part of a worker's life may be expected to be.
     pub fn expected(&self, plan: &Plan, course: &Course) -> Duration {

@@ -6,8 +6,6 @@ use serde::Serialize;
 
 use super::expected::{Expected, at_fault, expected, names_link, reason};
 use super::fault::{Fault, Phase, Plan};
-use super::forgery::Forged;
-use super::injection::Seen;
 use super::trial::Ended;
 
 /// A job and what was found.
@@ -44,20 +42,19 @@ pub struct Checked {
 
 /// Checks a job, where the updates should have this digest.
 pub fn check(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Checked {
-    let Ended { seen, code, object, said, marks, forged, orphans } = ended;
-    let Seen { took, bound, by_itself, injected, met, .. } = seen;
+    let Ended { bound, by_itself, code, ref marks, orphans, .. } = ended;
     let mut wrong = Vec::new();
     if !by_itself {
         wrong.push(format!("it did not end within {:.1} s and was killed", bound.as_secs_f64()));
-    } else if took > bound {
+    } else if ended.took > bound {
         wrong.push(format!("it took longer than {:.1} s", bound.as_secs_f64()));
     }
     let in_time = wrong.is_empty();
     let succeeded = code == Some(0);
-    let expected = expected(&plan, timeout, injected, &marks[plan.victim as usize], &forged);
-    let failed = object["failed_rank"].as_u64();
+    let expected = expected(&plan, timeout, ended.injected, &marks[plan.victim as usize], &ended.forged);
+    let failed = ended.object["failed_rank"].as_u64();
     let mut named_right = false;
-    if by_itself && !object.is_object() {
+    if by_itself && !ended.object.is_object() {
         wrong.push("its last line on standard output is not an object".to_owned());
     } else if by_itself && succeeded {
         if expected == Expected::Fail {
@@ -70,13 +67,12 @@ pub fn check(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Check
         // Without a fault, or with one that passes, it has no reason to fail.
         wrong.push(format!("it failed with exit code {code:?}, and had no reason to"));
     } else if by_itself {
-        let misnamed = misnamed(&plan, expected, &forged, code, failed, said.as_deref());
+        let misnamed = misnamed(&plan, expected, &ended, failed);
         named_right = misnamed.is_empty();
         wrong.extend(misnamed);
     }
     let others = marks.iter().filter_map(|marks| marks.digest()).any(|found| found != digest);
     let missing = succeeded && marks.iter().any(|marks| marks.digest().is_none());
-    let digests_equal = !others && !missing;
     if others {
         wrong.push("a rank's updates are not those of a job that nothing is done to".to_owned());
     }
@@ -86,41 +82,32 @@ pub fn check(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Check
     if orphans > 0 {
         wrong.push(format!("{orphans} processes were left"));
     }
-    let injected = injected.map(|injected| injected.after);
-    let said = said.unwrap_or_default();
-    let seconds = took.as_secs_f64();
     Checked {
         plan,
-        seconds,
-        injected,
-        met,
+        seconds: ended.took.as_secs_f64(),
+        injected: ended.injected.map(|injected| injected.after),
+        met: ended.met,
         tries: 1,
         expected,
         succeeded,
         in_time,
         named_right,
-        digests_equal,
+        digests_equal: !others && !missing,
         orphans,
         wrong,
-        said,
+        said: ended.said.unwrap_or_default(),
     }
 }
 
 /// What is wrong with how a failure is reported.
-fn misnamed(
-    plan: &Plan,
-    expected: Expected,
-    forged: &Forged,
-    code: Option<i32>,
-    failed: Option<u64>,
-    said: Option<&str>,
-) -> Vec<String> {
+fn misnamed(plan: &Plan, expected: Expected, ended: &Ended, failed: Option<u64>) -> Vec<String> {
     let mut wrong = Vec::new();
-    let last = said.map(|said| said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing"));
+    let last = ended.said.as_deref();
+    let last = last.map(|said| said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing"));
     if last.is_some_and(|last| names_link(plan, expected, last)) {
         return wrong;
     }
-    let at_fault = at_fault(plan, forged);
+    let at_fault = at_fault(plan, &ended.forged);
     let Some(named) = at_fault.iter().find(|&&rank| failed == Some(rank.into())) else {
         return vec![format!("it named {failed:?} and not one of {at_fault:?}")];
     };
@@ -131,8 +118,8 @@ fn misnamed(
             wrong.push(format!("its last line does not say \"{phrase}\": {last}"));
         }
     }
-    if matches!(plan.fault, Fault::Kill | Fault::UnreadStderr) && code != Some(137) {
-        wrong.push(format!("its exit code is {code:?} and not 137"));
+    if matches!(plan.fault, Fault::Kill | Fault::UnreadStderr) && ended.code != Some(137) {
+        wrong.push(format!("its exit code is {:?} and not 137", ended.code));
     }
     wrong
 }
@@ -189,9 +176,10 @@ impl Row {
 
 /// The table of a campaign: a row for each fault that was tried.
 pub fn tally(checked: &[Checked]) -> Vec<Row> {
-    let row =
-        |fault| Row::of(fault, &checked.iter().filter(|one| one.plan.fault == fault).collect::<Vec<_>>());
-    Fault::ALL.into_iter().map(row).filter(|row| row.tried > 0).collect()
+    let row = |(fault, _)| {
+        Row::of(fault, &checked.iter().filter(|one| one.plan.fault == fault).collect::<Vec<_>>())
+    };
+    Fault::NAMED.into_iter().map(row).filter(|row| row.tried > 0).collect()
 }
 
 #[cfg(test)]
@@ -209,22 +197,18 @@ mod tests {
     fn ended(code: i32, failed: Option<u32>, said: &str) -> Ended {
         let took = Duration::from_secs(1);
         let marks = if code == 0 { "digest ab\nleft 1\n" } else { "" };
-        let injected = Some(Injected { before: Some(Phase::Steps), after: Phase::Steps });
-        let seen = Seen { took, bound: took * 2, by_itself: true, injected, met: true, late: None };
         Ended {
-            seen,
+            took,
+            bound: took * 2,
+            by_itself: true,
+            injected: Some(Injected { before: Some(Phase::Steps), after: Phase::Steps }),
+            met: true,
             code: Some(code),
             object: json!({ "failed_rank": failed }),
             said: Some(said.to_owned()),
             marks: (0..4).map(|_| Marks::of(marks)).collect(),
-            forged: Forged::default(),
-            orphans: 0,
+            ..Ended::default()
         }
-    }
-
-    fn with(mut ended: Ended, change: impl FnOnce(&mut Seen)) -> Ended {
-        change(&mut ended.seen);
-        ended
     }
 
     fn wrong(fault: Fault, ended: Ended) -> Vec<String> {
@@ -243,17 +227,14 @@ mod tests {
         assert_eq!(wrong(Fault::Unequal, ended(1, Some(2), line)).len(), 1);
         // What is survived does not fail, and neither does a job without a fault.
         assert_eq!(wrong(Fault::Pause, ended(1, Some(2), line)).len(), 1);
-        assert_eq!(wrong(Fault::Kill, with(ended(137, Some(2), line), |seen| seen.injected = None)).len(), 1);
+        assert_eq!(wrong(Fault::Kill, Ended { injected: None, ..ended(137, Some(2), line) }).len(), 1);
         // Where it cannot be read, the object is enough.
         assert_eq!(wrong(Fault::UnreadStderr, Ended { said: None, ..ended(137, Some(2), "") }), [""; 0]);
         assert_eq!(wrong(Fault::Kill, Ended { object: json!(null), ..ended(137, None, line) }).len(), 1);
         assert_eq!(wrong(Fault::Kill, Ended { orphans: 2, ..ended(137, Some(2), line) }).len(), 1);
-        assert_eq!(
-            wrong(Fault::Kill, with(ended(137, Some(2), line), |seen| seen.by_itself = false)).len(),
-            1
-        );
-        let late = Duration::from_secs(3);
-        assert_eq!(wrong(Fault::Kill, with(ended(137, Some(2), line), |seen| seen.took = late)).len(), 1);
+        assert_eq!(wrong(Fault::Kill, Ended { by_itself: false, ..ended(137, Some(2), line) }).len(), 1);
+        let took = Duration::from_secs(3);
+        assert_eq!(wrong(Fault::Kill, Ended { took, ..ended(137, Some(2), line) }).len(), 1);
     }
 
     #[test]
@@ -290,8 +271,8 @@ mod tests {
         let checked = [
             of(Fault::Stop, ended(1, Some(2), line)),
             of(Fault::Stop, ended(1, Some(0), line)),
-            of(Fault::Stop, with(ended(0, None, ""), |seen| seen.injected = None)),
-            of(Fault::None, with(ended(0, None, ""), |seen| seen.injected = None)),
+            of(Fault::Stop, Ended { injected: None, ..ended(0, None, "") }),
+            of(Fault::None, Ended { injected: None, ..ended(0, None, "") }),
         ];
         let rows = tally(&checked);
         let counts = |row: &Row| (row.tried, row.either, row.failed, row.named_right, row.wrong);

@@ -118,7 +118,7 @@ mod tests {
     fn the_expected_outcome_of_a_job_follows_from_the_fault_and_its_moment() {
         use Phase::{Checkpoint, LastSteps, Leaving, Steps};
         let steps = Some((Steps, Steps));
-        for fault in Fault::ALL {
+        for (fault, _) in Fault::NAMED {
             assert_eq!(of(fault, 1.0, None, ""), Expected::Succeed, "{fault}: it did not come");
             let fails = FATAL.contains(&fault);
             assert_eq!(of(fault, 1.0, steps, "") == Expected::Fail, fails, "{fault}");

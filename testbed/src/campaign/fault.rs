@@ -42,22 +42,22 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All of them.
-    pub const ALL: [Self; 14] = [
-        Self::None,
-        Self::Kill,
-        Self::Stop,
-        Self::Pause,
-        Self::Cut,
-        Self::ShortCut,
-        Self::MendedCut,
-        Self::SlowLink,
-        Self::Flood,
-        Self::FullDisk,
-        Self::FullStderr,
-        Self::UnreadStderr,
-        Self::Changed,
-        Self::Unequal,
+    /// All of them in their order, and how they are named.
+    pub const NAMED: [(Self, &'static str); 14] = [
+        (Self::None, "none"),
+        (Self::Kill, "kill"),
+        (Self::Stop, "stop"),
+        (Self::Pause, "stop, continue"),
+        (Self::Cut, "cut"),
+        (Self::ShortCut, "short cut"),
+        (Self::MendedCut, "cut, mended"),
+        (Self::SlowLink, "slow link"),
+        (Self::Flood, "flood"),
+        (Self::FullDisk, "full disk"),
+        (Self::FullStderr, "full stderr"),
+        (Self::UnreadStderr, "unread stderr, kill"),
+        (Self::Changed, "changed bytes"),
+        (Self::Unequal, "unequal steps"),
     ];
 
     /// Whether it comes at a moment: the others are there from the start.
@@ -68,22 +68,7 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::None => "none",
-            Self::Kill => "kill",
-            Self::Stop => "stop",
-            Self::Pause => "stop, continue",
-            Self::Cut => "cut",
-            Self::ShortCut => "short cut",
-            Self::MendedCut => "cut, mended",
-            Self::SlowLink => "slow link",
-            Self::Flood => "flood",
-            Self::FullDisk => "full disk",
-            Self::FullStderr => "full stderr",
-            Self::UnreadStderr => "unread stderr, kill",
-            Self::Changed => "changed bytes",
-            Self::Unequal => "unequal steps",
-        })
+        f.pad(Self::NAMED[*self as usize].1)
     }
 }
 
@@ -121,16 +106,9 @@ impl Phase {
 }
 
 impl fmt::Display for Phase {
+    /// As it is written in JSON.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Joining => "joining",
-            Self::Agreeing => "agreeing",
-            Self::FirstStep => "first-step",
-            Self::Steps => "steps",
-            Self::Checkpoint => "checkpoint",
-            Self::LastSteps => "last-steps",
-            Self::Leaving => "leaving",
-        })
+        self.serialize(f)
     }
 }
 
@@ -165,7 +143,7 @@ impl Plan {
     /// Faults take turns, and of each the phases do, so that all are tried evenly; the rest is sampled. The number of workers is
     /// sampled if it is not given.
     pub fn of(seed: u64, number: u64, workers: Option<u32>) -> Self {
-        let (faults, phases) = (Fault::ALL.len() as u64, Phase::ALL.len() as u64);
+        let (faults, phases) = (Fault::NAMED.len() as u64, Phase::ALL.len() as u64);
         let mut random = seed ^ at(number, 1);
         let mut draw = || {
             random = at(random, 1);
@@ -178,7 +156,7 @@ impl Plan {
         Self {
             number,
             workers,
-            fault: Fault::ALL[(number % faults) as usize],
+            fault: Fault::NAMED[(number % faults) as usize].0,
             victim: (draw() % u64::from(workers)) as u32,
             phase: Phase::ALL[(turn % phases) as usize],
             share: unit(draw()),
@@ -223,7 +201,7 @@ mod tests {
     #[test]
     fn faults_phases_and_victims_are_tried_evenly() {
         for seed in [0, 1, 99] {
-            let rounds = (Fault::ALL.len() * Phase::ALL.len()) as u64;
+            let rounds = (Fault::NAMED.len() * Phase::ALL.len()) as u64;
             let mut tried = HashMap::new();
             let (mut victims, mut sizes) = ([0; 4], [0; 9]);
             for number in 0..10 * rounds {

@@ -2,55 +2,36 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::Pid;
 
+use super::forgery::Forged;
 use crate::network::within;
 
 /// Connections in all, and the pause between two: 200 a second.
 const CONNECTIONS: usize = 300;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A flood, which ends when it is dropped.
-pub struct Flood {
-    is_over: Arc<AtomicBool>,
-    flood: Option<JoinHandle<()>>,
-}
-
-impl Flood {
-    /// Begins, from a namespace to all ports at which a process on a host listens.
-    pub fn start(from: String, to: Ipv4Addr, process: Pid) -> Self {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let over = is_over.clone();
-        let flood = thread::spawn(move || {
-            let pour = || {
-                let mut open = Vec::new();
-                while !over.load(Ordering::Relaxed) {
-                    let ports = listening(process);
-                    if open.len() < CONNECTIONS {
-                        let to = ports.iter().map(|&port| SocketAddr::from((to, port)));
-                        open.extend(to.filter_map(|to| TcpStream::connect_timeout(&to, 20 * PAUSE).ok()));
-                    }
-                    thread::sleep(PAUSE);
-                }
-                Ok(())
-            };
-            // Without the namespace the job is over, too.
-            let _ = within(&from, pour);
-        });
-        Self { is_over, flood: Some(flood) }
-    }
-}
-
-impl Drop for Flood {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.flood.take().into_iter().for_each(|flood| drop(flood.join()));
-    }
+/// Floods all ports at which a process on a host listens, from a namespace, until it is over. Nothing is forged by it.
+pub fn flood(from: &str, to: Ipv4Addr, process: Pid, over: &AtomicBool) -> Forged {
+    let pour = || {
+        let mut open = Vec::new();
+        while !over.load(Ordering::Relaxed) {
+            let ports = listening(process);
+            if open.len() < CONNECTIONS {
+                let to = ports.iter().map(|&port| SocketAddr::from((to, port)));
+                open.extend(to.filter_map(|to| TcpStream::connect_timeout(&to, 20 * PAUSE).ok()));
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    };
+    // Without the namespace the job is over, too.
+    let _ = within(from, pour);
+    Forged::default()
 }
 
 /// The listening ports in a process's network.

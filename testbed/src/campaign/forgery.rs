@@ -43,26 +43,18 @@ pub struct Forged {
     pub was_taken: bool,
 }
 
-/// Bytes that are being changed.
-pub struct Forgery {
+/// What goes on beside a job until it is told to end.
+pub struct Ongoing {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Forged>,
 }
 
-impl Forgery {
-    /// Begins to change what a host receives; the bytes come from another namespace. The addresses are those of all ranks.
-    pub fn start(host: &Node, outside: &Node, ranks: Vec<Ipv4Addr>) -> Result<Self, NetworkError> {
-        let all = Protocol::from(i32::from(ALL.to_be()));
-        let watch = within(&host.namespace, || {
-            let watch = Socket::new(Domain::PACKET, Type::DGRAM, Some(all))?;
-            watch.set_read_timeout(Some(LOOK)).map(|()| watch)
-        })?;
-        let raw = Some(Protocol::from(RAW));
-        let send = within(&outside.namespace, || Socket::new(Domain::IPV4, Type::RAW, raw))?;
+impl Ongoing {
+    /// Begins what looks often whether it is over.
+    pub fn start(work: impl FnOnce(&AtomicBool) -> Forged + Send + 'static) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
-        let (over, address) = (is_over.clone(), host.address);
-        let thread = thread::spawn(move || forge(watch, &send, address, &ranks, &over));
-        Ok(Self { is_over, thread })
+        let over = is_over.clone();
+        Self { is_over, thread: thread::spawn(move || work(&over)) }
     }
 
     /// Ends it.
@@ -70,6 +62,19 @@ impl Forgery {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
     }
+}
+
+/// Begins to change what a host receives; the bytes come from another namespace. The addresses are those of all ranks.
+pub fn start(host: &Node, outside: &Node, ranks: Vec<Ipv4Addr>) -> Result<Ongoing, NetworkError> {
+    let all = Protocol::from(i32::from(ALL.to_be()));
+    let watch = within(&host.namespace, || {
+        let watch = Socket::new(Domain::PACKET, Type::DGRAM, Some(all))?;
+        watch.set_read_timeout(Some(LOOK)).map(|()| watch)
+    })?;
+    let raw = Some(Protocol::from(RAW));
+    let send = within(&outside.namespace, || Socket::new(Domain::IPV4, Type::RAW, raw))?;
+    let address = host.address;
+    Ok(Ongoing::start(move |over| forge(watch, &send, address, &ranks, over)))
 }
 
 fn forge(

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use rustix::process::Pid;
 
-use super::CampaignError;
 use super::fault::Fault;
-use super::flood::Flood;
-use super::forgery::Forgery;
+use super::flood::flood;
+use super::forgery::{self, Ongoing};
+use crate::Error;
 use crate::network::{Network, Node, Prepared};
 use crate::topology::{Link, Shape, Subnet, Topology};
 use gleaner_units as units;
@@ -19,28 +19,25 @@ const SLOW: &str = "4mbit";
 
 /// A network of its own.
 pub struct Lane {
-    /// Its number.
     pub number: usize,
     network: Network,
     hosts: Vec<Node>,
     /// What waits for its moment.
     prepared: Option<Prepared>,
-    cut: Option<u32>,
-    slowed: Option<u32>,
+    /// What is done to the link of a host.
+    done: Option<(Fault, u32)>,
 }
 
 impl Lane {
-    /// Brings it up.
-    pub fn up(number: usize, hosts: u32) -> Result<Self, CampaignError> {
+    pub fn up(number: usize, hosts: u32) -> Result<Self, Error> {
         let topology = Topology::uniform(hosts as usize, Subnet::default(), Link::default())?;
         let name = format!("chaos-{}-{number}", std::process::id());
         let network = Network::up(&topology, &name, true)?;
         let hosts = network.hosts();
-        Ok(Self { number, network, hosts, prepared: None, cut: None, slowed: None })
+        Ok(Self { number, network, hosts, prepared: None, done: None })
     }
 
-    /// Takes it down.
-    pub fn down(self) -> Result<(), CampaignError> {
+    pub fn down(self) -> Result<(), Error> {
         Ok(self.network.down()?)
     }
 
@@ -52,37 +49,35 @@ impl Lane {
 
     /// Prepares what a fault does to the link of a host, if it does anything: parts of a worker's life may be shorter than what
     /// it takes to start a program.
-    pub fn prepare(&mut self, fault: Fault, host: u32) -> Result<(), CampaignError> {
+    pub fn prepare(&mut self, fault: Fault, host: u32) -> Result<(), Error> {
         let name = &self.hosts[host as usize].name;
-        self.prepared = match fault {
-            Fault::Cut | Fault::ShortCut | Fault::MendedCut => {
-                self.cut = Some(host);
-                Some(self.network.prepare_cut(name)?)
-            }
+        self.prepared = Some(match fault {
+            Fault::Cut | Fault::ShortCut | Fault::MendedCut => self.network.prepare_cut(name)?,
             Fault::SlowLink => {
-                self.slowed = Some(host);
                 let shape = Shape { rate: Some(units::rate(SLOW)?), ..Shape::default() };
-                Some(self.network.prepare_link(name, Link::both(shape))?)
+                self.network.prepare_link(name, Link::both(shape))?
             }
-            _ => None,
-        };
+            _ => return Ok(()),
+        });
+        self.done = Some((fault, host));
         Ok(())
     }
 
     /// Does what was prepared.
-    pub fn inject(&mut self) -> Result<(), CampaignError> {
+    pub fn inject(&mut self) -> Result<(), Error> {
         Ok(self.prepared.take().map_or(Ok(()), Prepared::go)?)
     }
 
     /// Opens connections to a worker on a host, from the next one.
-    pub fn flood(&self, host: u32, process: Pid) -> Flood {
-        Flood::start(self.next(host).namespace.clone(), self.hosts[host as usize].address, process)
+    pub fn flood(&self, host: u32, process: Pid) -> Ongoing {
+        let (from, to) = (self.next(host).namespace.clone(), self.hosts[host as usize].address);
+        Ongoing::start(move |over| flood(&from, to, process, over))
     }
 
     /// Changes bytes on their way to a host.
-    pub fn forge(&self, host: u32) -> Result<Forgery, CampaignError> {
+    pub fn forge(&self, host: u32) -> Result<Ongoing, Error> {
         let ranks = self.hosts.iter().map(|host| host.address).collect();
-        Ok(Forgery::start(&self.hosts[host as usize], self.next(host), ranks)?)
+        Ok(forgery::start(&self.hosts[host as usize], self.next(host), ranks)?)
     }
 
     fn next(&self, host: u32) -> &Node {
@@ -90,13 +85,13 @@ impl Lane {
     }
 
     /// Undoes what was done to links.
-    pub fn restore(&mut self) -> Result<(), CampaignError> {
+    pub fn restore(&mut self) -> Result<(), Error> {
         self.prepared = None;
-        if let Some(host) = self.cut.take() {
-            self.network.mend(&self.hosts[host as usize].name)?;
-        }
-        if let Some(host) = self.slowed.take() {
-            self.network.set_link(&self.hosts[host as usize].name, Link::default())?;
+        let Some((fault, host)) = self.done.take() else { return Ok(()) };
+        let name = &self.hosts[host as usize].name;
+        match fault {
+            Fault::SlowLink => self.network.set_link(name, Link::default())?,
+            _ => self.network.mend(name)?,
         }
         Ok(())
     }

@@ -1,19 +1,15 @@
 //! What a worker has reported of itself.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::fault::Phase;
 
-/// Its process.
+/// What it reports besides the parts of its life: its process, the digest of all its updates, and that it has left the job.
 pub const PROCESS: &str = "process";
-
-/// The digest of all its updates.
 pub const DIGEST: &str = "digest";
-
-/// It has left the job, and ends.
 pub const LEFT: &str = "left";
 
 /// Where a worker writes it.
@@ -21,9 +17,9 @@ pub fn path(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("rank-{rank}"))
 }
 
-/// What one worker has reported so far.
+/// What one worker has reported so far: lines of a name and a value.
 #[derive(Debug, Default)]
-pub struct Marks(HashMap<String, String>);
+pub struct Marks(String);
 
 impl Marks {
     /// Reads them; none if it has not begun.
@@ -33,46 +29,48 @@ impl Marks {
 
     /// Those of this file.
     pub fn of(text: &str) -> Self {
-        let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.split_once(' '));
-        Self(lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+        Self(text.to_owned())
     }
 
-    /// Its process.
+    /// The value of a line that is there whole.
+    fn value(&self, name: &str) -> Option<&str> {
+        let mut lines =
+            self.0.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.split_once(' '));
+        lines.find(|(one, _)| *one == name).map(|(_, value)| value)
+    }
+
+    fn time(&self, name: &str) -> Option<Duration> {
+        self.value(name)?.parse().ok().map(Duration::from_micros)
+    }
+
     pub fn process(&self) -> Option<i32> {
-        self.0.get(PROCESS)?.parse().ok()
+        self.value(PROCESS)?.parse().ok()
     }
 
     /// The digest of its updates, if it has taken all steps.
     pub fn digest(&self) -> Option<&str> {
-        self.0.get(DIGEST).map(String::as_str)
+        self.value(DIGEST)
     }
 
-    /// Whether it has left.
     pub fn has_left(&self) -> bool {
-        self.0.contains_key(LEFT)
-    }
-
-    /// Whether a part of its life has begun.
-    pub fn has_begun(&self, phase: Phase) -> bool {
-        self.0.contains_key(&phase.to_string())
+        self.value(LEFT).is_some()
     }
 
     /// When a part of its life began, since the epoch.
     pub fn began(&self, phase: Phase) -> Option<Duration> {
-        self.0.get(&phase.to_string())?.parse().ok().map(Duration::from_micros)
+        self.time(&phase.to_string())
     }
 
     /// In which part of its life it is; the last lasts until it ends.
     pub fn phase(&self) -> Option<Phase> {
-        Phase::ALL.into_iter().rfind(|phase| self.has_begun(*phase))
+        Phase::ALL.into_iter().rfind(|phase| self.value(&phase.to_string()).is_some())
     }
 
     /// How long a part of its life was, if it has come to its end.
     pub fn lasted(&self, phase: Phase) -> Option<Duration> {
         let next = Phase::ALL.into_iter().find(|next| *next > phase);
         let end = next.map_or_else(|| LEFT.to_owned(), |next| next.to_string());
-        let end = Duration::from_micros(self.0.get(&end)?.parse().ok()?);
-        Some(end.saturating_sub(self.began(phase)?))
+        Some(self.time(&end)?.saturating_sub(self.began(phase)?))
     }
 
     /// How long each part of its life was, if it is over.
@@ -81,28 +79,23 @@ impl Marks {
     }
 }
 
-/// A worker that is looked at often: its file is only read when it has become longer.
+/// A worker that is looked at often: of its file only what is new is read.
 pub struct Watch {
     path: PathBuf,
     file: Option<File>,
-    length: u64,
     marks: Marks,
 }
 
 impl Watch {
-    /// One that has reported nothing yet.
     pub fn new(folder: &Path, rank: u32) -> Self {
-        Self { path: path(folder, rank), file: None, length: 0, marks: Marks::default() }
+        Self { path: path(folder, rank), file: None, marks: Marks::default() }
     }
 
     /// What it has reported so far.
     pub fn look(&mut self) -> &Marks {
         self.file = self.file.take().or_else(|| File::open(&self.path).ok());
-        let length = self.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |file| file.len());
-        if length > self.length {
-            (self.length, self.marks) =
-                (length, Marks::of(&fs::read_to_string(&self.path).unwrap_or_default()));
-        }
+        // Until it can be read, there is nothing new.
+        let _ = self.file.as_mut().map(|file| file.read_to_string(&mut self.marks.0));
         &self.marks
     }
 }

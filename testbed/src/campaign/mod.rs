@@ -11,7 +11,6 @@ mod expected;
 mod fault;
 mod flood;
 mod forgery;
-mod injection;
 mod lane;
 mod marks;
 mod trial;
@@ -27,14 +26,13 @@ use std::time::Duration;
 
 use gleaner_statistics::median;
 
-use crate::network::NetworkError;
-use crate::topology::TopologyError;
+use crate::Error;
 
 pub use check::{Checked, Row, tally};
 pub use expected::Expected;
 pub use fault::{Fault, Phase, Plan};
 
-use aim::{Aim, Target};
+use aim::Aim;
 use lane::Lane;
 use trial::Ended;
 
@@ -45,27 +43,15 @@ const MEASURED: usize = 3;
 /// short as it takes to look at them. Each is checked, and the first with anything wrong is the last.
 const TRIES: u32 = 8;
 
-/// What kept a campaign from being run.
+/// What kept a campaign from being run, where it is no network.
 #[derive(Debug, thiserror::Error)]
-pub enum CampaignError {
-    /// No network.
-    #[error(transparent)]
-    Network(#[from] NetworkError),
-    /// No such network.
-    #[error(transparent)]
-    Topology(#[from] TopologyError),
-    /// No such rate.
-    #[error(transparent)]
-    Rate(#[from] gleaner_units::QuantityError),
-    /// No place for what workers write.
+enum CampaignError {
     #[error(
         "a job's folder cannot be prepared: {0}; it is made where temporary files go, and needs root and room"
     )]
     Folder(#[source] io::Error),
-    /// No launcher.
     #[error("gleaner launch cannot be started: {0}")]
     Launcher(#[source] io::Error),
-    /// A job that nothing was done to failed.
     #[error("a job that nothing was done to did not end well, so nothing can be measured: {0}")]
     Undisturbed(String),
 }
@@ -99,8 +85,7 @@ pub struct Course {
 impl Course {
     /// How long a part of a worker's life is.
     fn of(&self, rank: u32, phase: Phase) -> Duration {
-        let at = Phase::ALL.iter().position(|one| *one == phase);
-        at.and_then(|at| self.phases.get(rank as usize)?.get(at)).copied().unwrap_or_default()
+        self.phases.get(rank as usize).map_or(Duration::ZERO, |phases| phases[phase as usize])
     }
 
     /// How long it is at the worker in the middle.
@@ -121,7 +106,7 @@ pub fn run(
     numbers: std::ops::Range<u64>,
     on_end: impl Fn(&Checked) + Sync,
     wants_end: impl Fn() -> bool + Sync,
-) -> Result<(Courses, Vec<Checked>), CampaignError> {
+) -> Result<(Courses, Vec<Checked>), Error> {
     let mut lanes = Vec::new();
     let plans = numbers.map(|number| Plan::of(settings.seed, number, settings.workers));
     let plans: Vec<Plan> = plans.collect();
@@ -129,7 +114,7 @@ pub fn run(
     let result = (0..settings.at_once.max(1))
         .try_for_each(|number| Lane::up(number, hosts).map(|lane| lanes.push(lane)))
         .and_then(|()| disturb(settings, &plans, &mut lanes, &on_end, &wants_end));
-    let down: Result<Vec<()>, CampaignError> = lanes.into_iter().map(Lane::down).collect();
+    let down: Result<Vec<()>, Error> = lanes.into_iter().map(Lane::down).collect();
     let result = result?;
     down.map(|_| result)
 }
@@ -140,14 +125,14 @@ fn disturb(
     lanes: &mut [Lane],
     on_end: &(impl Fn(&Checked) + Sync),
     wants_end: &(impl Fn() -> bool + Sync),
-) -> Result<(Courses, Vec<Checked>), CampaignError> {
+) -> Result<(Courses, Vec<Checked>), Error> {
     let sizes: BTreeSet<u32> = plans.iter().map(|plan| plan.workers).collect();
     let courses = sizes.into_iter().map(|workers| Ok((workers, measure(settings, workers, lanes)?)));
-    let courses = courses.collect::<Result<Courses, CampaignError>>()?;
+    let courses = courses.collect::<Result<Courses, Error>>()?;
     let next = AtomicUsize::new(0);
     let checked = Mutex::new(Vec::new());
     let aim = Mutex::new(Aim::default());
-    let work = |lane: &mut Lane| -> Result<(), CampaignError> {
+    on_all(lanes, |lane| {
         loop {
             let Some(&plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) else { return Ok(()) };
             if wants_end() {
@@ -159,15 +144,23 @@ fn disturb(
             on_end(&one);
             checked.lock().unwrap_or_else(PoisonError::into_inner).push(one);
         }
-    };
-    thread::scope(|scope| {
-        let threads: Vec<_> = lanes.iter_mut().map(|lane| scope.spawn(|| work(lane))).collect();
-        let mut done = threads.into_iter().map(|thread| thread.join());
-        done.try_for_each(|done| done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked)))
     })?;
     let mut checked = checked.into_inner().unwrap_or_else(PoisonError::into_inner);
     checked.sort_by_key(|checked| checked.plan.number);
     Ok((courses, checked))
+}
+
+/// Does the same on all lanes at once.
+fn on_all<T: Send>(
+    lanes: &mut [Lane],
+    work: impl Fn(&mut Lane) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    let work = &work;
+    thread::scope(|scope| {
+        let threads: Vec<_> = lanes.iter_mut().map(|lane| scope.spawn(move || work(lane))).collect();
+        let done = threads.into_iter().map(|thread| thread.join());
+        done.map(|done| done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))).collect()
+    })
 }
 
 /// Runs a job, and again where its moment is missed. None if it is interrupted.
@@ -178,21 +171,21 @@ fn meet(
     course: &Course,
     aim: &Mutex<Aim>,
     wants_end: &impl Fn() -> bool,
-) -> Result<Option<Checked>, CampaignError> {
+) -> Result<Option<Checked>, Error> {
     let aim = || aim.lock().unwrap_or_else(PoisonError::into_inner);
     let mut lasts = aim().expected(&plan, course);
     let mut tries = 0;
     loop {
         tries += 1;
         let into = aim().moment(&plan, lasts);
-        let ended = trial::run(lane, settings, &plan, Some(&Target { course, into }))?;
+        let ended = trial::run(lane, settings, &plan, Some((course, into)))?;
         // Ctrl-C interrupts the jobs, too.
         if wants_end() {
             return Ok(None);
         }
         if plan.fault.has_moment() {
-            aim().learn(&plan, &ended.marks, ended.seen.injected.and_then(|injected| injected.before));
-            ended.seen.late.into_iter().for_each(|late| aim().learn_late(plan.fault, late));
+            aim().learn(&plan, &ended.marks, ended.injected.and_then(|injected| injected.before));
+            ended.late.into_iter().for_each(|late| aim().learn_late(plan.fault, late));
             // It is only ever missed where it is over before.
             lasts = lasts.min(ended.marks[plan.victim as usize].lasted(plan.phase).unwrap_or(lasts));
         }
@@ -204,26 +197,21 @@ fn meet(
 }
 
 /// The course of jobs of so many workers that nothing happens to, as many at once as later.
-fn measure(settings: &Settings, workers: u32, lanes: &mut [Lane]) -> Result<Course, CampaignError> {
+fn measure(settings: &Settings, workers: u32, lanes: &mut [Lane]) -> Result<Course, Error> {
     let plan = Plan { fault: Fault::None, ..Plan::of(settings.seed, 0, Some(workers)) };
     let each = MEASURED.div_ceil(lanes.len());
-    let work = |lane: &mut Lane| -> Result<Vec<Ended>, CampaignError> {
-        (0..each).map(|_| trial::run(lane, settings, &plan, None)).collect()
-    };
-    let ended: Result<Vec<Vec<Ended>>, CampaignError> = thread::scope(|scope| {
-        let threads: Vec<_> = lanes.iter_mut().map(|lane| scope.spawn(move || work(lane))).collect();
-        let done = threads.into_iter().map(|thread| thread.join());
-        done.map(|done| done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))).collect()
-    });
+    let ended = on_all(lanes, |lane| {
+        (0..each).map(|_| trial::run(lane, settings, &plan, None)).collect::<Result<Vec<Ended>, _>>()
+    })?;
     let mut lives = vec![vec![Vec::new(); Phase::ALL.len()]; workers as usize];
     let (mut whole, mut digest) = (Vec::new(), None);
-    for job in ended?.into_iter().flatten() {
-        whole.push(job.seen.took);
+    for job in ended.into_iter().flatten() {
+        whole.push(job.took);
         for (phases, marks) in lives.iter_mut().zip(&job.marks) {
             let first = digest.get_or_insert_with(|| marks.digest().unwrap_or_default().to_owned());
             let (Some(lasted), true) = (marks.phases(), marks.digest() == Some(first) && job.code == Some(0))
             else {
-                return Err(CampaignError::Undisturbed(job.said.unwrap_or_default()));
+                return Err(CampaignError::Undisturbed(job.said.unwrap_or_default()).into());
             };
             phases.iter_mut().zip(lasted).for_each(|(all, one)| all.push(one));
         }

@@ -1,31 +1,50 @@
-//! One job of a campaign: started, disturbed, and waited for.
+//! One job of a campaign: started, disturbed at its moment, and waited for. Moments are met as closely as may be, since parts of a
+//! worker's life are short.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::aim::Target;
-use super::fault::{Fault, Plan};
-use super::forgery::Forged;
-use super::injection::{Injection, STOPPED, Seen};
+use super::expected::Injected;
+use super::fault::{Fault, Phase, Plan};
+use super::forgery::{Forged, Ongoing};
 use super::lane::Lane;
-use super::marks::Marks;
-use super::{CampaignError, Settings, worker};
-use crate::experiment::worker::{MARK, end_all, left};
+use super::marks::{Marks, Watch};
+use super::{CampaignError, Course, Settings, worker};
+use crate::Error;
+use crate::experiment::worker::{MARK, end_all, find, left};
+
+/// How often a job is looked at, and how often while its moment is waited for.
+const LOOK: Duration = Duration::from_millis(2);
+const CLOSELY: Duration = Duration::from_micros(100);
 
 /// How long what a launcher has started may still be there when it has ended.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// How long the launcher waits for a worker that is stopped when the others have ended well, since it had sent all that they
+/// needed: it looks each second, and gives it ten to go on.
+const STOPPED: Duration = Duration::from_secs(11);
+
 /// The outcome of a job.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ended {
-    /// When it ended, and how the fault came.
-    pub seen: Seen,
+    /// From the fault, or the beginning where nothing fails, to the end.
+    pub took: Duration,
+    /// How long it may take.
+    pub bound: Duration,
+    pub by_itself: bool,
+    /// When the fault was injected, if it was.
+    pub injected: Option<Injected>,
+    /// Whether that was the part that was meant, from before to after the fault.
+    pub met: bool,
+    /// How long after its moment the fault was done.
+    pub late: Option<Duration>,
     /// The launcher's exit code.
     pub code: Option<i32>,
     /// What the launcher said on standard output; null if it is no object.
@@ -36,41 +55,183 @@ pub struct Ended {
     pub marks: Vec<Marks>,
     /// The outcome for bytes that were to be changed.
     pub forged: Forged,
-    /// Processes that were left.
     pub orphans: usize,
 }
 
-/// Runs one job. Without a target, nothing is known of jobs like it yet, and it is not disturbed.
+/// Runs one job. The target is what is known of jobs of its size, and how long after the victim has begun the part of its life the fault
+/// is to come; without one, nothing is known yet, and the job is not disturbed.
 pub fn run(
     lane: &mut Lane,
     settings: &Settings,
     plan: &Plan,
-    target: Option<&Target<'_>>,
-) -> Result<Ended, CampaignError> {
-    let folder = tempfile::tempdir().map_err(CampaignError::Folder)?;
-    let mark = format!("campaign-{}-{}-{}", std::process::id(), lane.number, plan.number);
-    let disks = Disks::prepare(folder.path(), plan).map_err(CampaignError::Folder)?;
-    lane.write_hosts(&folder.path().join("hosts"), plan.workers).map_err(CampaignError::Folder)?;
+    target: Option<(&Course, Duration)>,
+) -> Result<Ended, Error> {
+    let place = tempfile::tempdir().map_err(CampaignError::Folder)?;
+    let folder = place.path();
+    let mark = &format!("campaign-{}-{}-{}", std::process::id(), lane.number, plan.number);
+    let disks = Disks::prepare(folder, plan).map_err(CampaignError::Folder)?;
+    lane.write_hosts(&folder.join("hosts"), plan.workers).map_err(CampaignError::Folder)?;
     if plan.fault == Fault::Unequal {
-        worker::shorten(folder.path(), plan.victim, plan.extent).map_err(CampaignError::Folder)?;
+        worker::shorten(folder, plan.victim, plan.extent).map_err(CampaignError::Folder)?;
     }
     if target.is_some() {
         lane.prepare(plan.fault, plan.victim)?;
     }
-    let mut job = Job::start(folder.path(), settings, plan, &mark).map_err(CampaignError::Launcher)?;
-    let mut injection = Injection::new(lane, settings, plan, folder.path(), &mark);
-    let seen = injection.run(&mut job, target);
-    let forged = injection.end();
-    let mut seen = lane.restore().and(seen).inspect_err(|_| job.kill())?;
-    let (code, object, said) = job.end();
-    let orphans = orphans(&mark);
-    let marks: Vec<Marks> = (0..plan.workers).map(|rank| Marks::read(folder.path(), rank)).collect();
+    let job = Job::start(folder, settings, plan, mark).map_err(CampaignError::Launcher)?;
+    let timeout = settings.timeout;
+    let mut trial =
+        Disturbed { lane, timeout, plan, folder, mark, job, ongoing: None, ended: Ended::default() };
+    let done = trial.run(target);
+    trial.ended.forged = trial.ongoing.take().map(Ongoing::end).unwrap_or_default();
+    trial.lane.restore().and(done).inspect_err(|_| trial.job.kill())?;
+    let Disturbed { job, mut ended, .. } = trial;
+    (ended.code, ended.object, ended.said) = job.end();
+    ended.orphans = orphans(mark);
+    ended.marks = (0..plan.workers).map(|rank| Marks::read(folder, rank)).collect();
     drop(disks);
-    let others = || marks.iter().enumerate().filter(|(rank, _)| *rank != plan.victim as usize);
-    if plan.fault == Fault::Stop && seen.by_itself && others().any(|(_, marks)| !marks.has_left()) {
-        seen.bound = seen.bound.saturating_sub(STOPPED);
+    let mut others = ended.marks.iter().enumerate().filter(|(rank, _)| *rank != plan.victim as usize);
+    if plan.fault == Fault::Stop && ended.by_itself && others.any(|(_, marks)| !marks.has_left()) {
+        ended.bound = ended.bound.saturating_sub(STOPPED);
     }
-    Ok(Ended { seen, code, object, said, marks, forged, orphans })
+    Ok(ended)
+}
+
+/// A job that runs, and is disturbed.
+struct Disturbed<'a> {
+    lane: &'a mut Lane,
+    timeout: Duration,
+    plan: &'a Plan,
+    folder: &'a Path,
+    mark: &'a str,
+    job: Job,
+    ongoing: Option<Ongoing>,
+    /// What is known so far.
+    ended: Ended,
+}
+
+impl Disturbed<'_> {
+    /// Injects the fault at its moment, and waits until the job has ended.
+    fn run(&mut self, target: Option<(&Course, Duration)>) -> Result<(), Error> {
+        let begun = Instant::now();
+        let whole = target.map_or(self.timeout * 4, |(course, _)| course.whole);
+        let at = match (self.plan.fault, target) {
+            (Fault::None, _) | (_, None) => None,
+            // It leaves before the others are ready to.
+            (Fault::Unequal, Some(_)) => {
+                self.ended.injected = Some(Injected { before: None, after: Phase::Leaving });
+                Some(begun)
+            }
+            (_, Some((_, into))) => self.inject(whole, into)?,
+        };
+        let lasts = self.plan.lasts(self.timeout);
+        let mut undo = at.and_then(|at| Some(at + lasts?));
+        // A silence is noticed after the time-out and diagnosed soon, the news takes at most a second, and the launcher gives all
+        // two seconds to say what they know.
+        let spare = self.timeout * 5 / 4 + Duration::from_secs(4);
+        let spare = if self.plan.fault == Fault::Stop { spare + STOPPED } else { spare };
+        let (from, bound) = match at {
+            Some(at) if self.ends_soon() => (at, whole + spare),
+            _ => (begun, 3 * whole + lasts.unwrap_or_default() + spare),
+        };
+        (self.ended.bound, self.ended.by_itself) = (bound, true);
+        while self.ended.by_itself && self.job.runs() {
+            if undo.is_some_and(|undo| undo <= Instant::now()) {
+                self.undo()?;
+                undo = None;
+            }
+            if from.elapsed() > bound {
+                self.ended.by_itself = false;
+                self.job.kill();
+            }
+            thread::sleep(LOOK);
+        }
+        self.ended.took = from.elapsed();
+        Ok(())
+    }
+
+    /// Whether the job must end soon after the fault, unless it is about to end.
+    fn ends_soon(&self) -> bool {
+        let fault = self.plan.fault;
+        matches!(fault, Fault::Kill | Fault::Stop | Fault::Cut | Fault::FullDisk | Fault::UnreadStderr)
+    }
+
+    /// Waits for the moment and injects the fault, unless the job has ended before. Says when that was.
+    fn inject(&mut self, whole: Duration, into: Duration) -> Result<Option<Instant>, Error> {
+        let Plan { victim, phase, .. } = *self.plan;
+        let (begun, mut due) = (Instant::now(), None);
+        let mut victim = Watch::new(self.folder, victim);
+        while self.job.runs() && begun.elapsed() < 3 * whole + self.timeout {
+            if due.is_none()
+                && let Some(began) = victim.look().began(phase)
+            {
+                // What has passed since.
+                let late =
+                    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + began).unwrap_or_default();
+                due = Some(Instant::now() + into.saturating_sub(late));
+            }
+            let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                let before = victim.look().phase();
+                let was_there = self.apply()?;
+                let at = Instant::now();
+                let after = victim.look();
+                self.ended.met =
+                    was_there && before == Some(phase) && after.phase() == before && !after.has_left();
+                self.ended.late = due.map(|due| at.saturating_duration_since(due));
+                let after = after.phase().filter(|_| was_there);
+                self.ended.injected = after.map(|after| Injected { before, after });
+                return Ok(after.map(|_| at));
+            }
+            thread::sleep(left.unwrap_or(CLOSELY).min(CLOSELY));
+        }
+        Ok(None)
+    }
+
+    /// Whether the victim was still there.
+    fn apply(&mut self) -> Result<bool, Error> {
+        let victim = self.plan.victim;
+        let process = || {
+            let reported = Marks::read(self.folder, victim).process().and_then(Pid::from_raw);
+            reported.or_else(|| find(self.mark, victim).ok())
+        };
+        let signal = |signal| process().is_some_and(|process| kill_process(process, signal).is_ok());
+        match self.plan.fault {
+            Fault::Kill | Fault::UnreadStderr => Ok(signal(Signal::KILL)),
+            Fault::Stop | Fault::Pause => Ok(signal(Signal::STOP)),
+            Fault::Cut | Fault::ShortCut | Fault::MendedCut | Fault::SlowLink => {
+                self.lane.inject().map(|()| true)
+            }
+            Fault::Flood => {
+                self.ongoing = process().map(|process| self.lane.flood(victim, process));
+                Ok(self.ongoing.is_some())
+            }
+            Fault::FullDisk => {
+                let fill = || {
+                    let mut filler = File::create(worker::disk(self.folder, victim).join("filler"))?;
+                    while filler.write_all(&[0; 4096]).is_ok() {}
+                    Ok(true)
+                };
+                Ok(fill().map_err(CampaignError::Folder)?)
+            }
+            Fault::Changed => {
+                self.ongoing = Some(self.lane.forge(victim)?);
+                Ok(true)
+            }
+            // They are there from the start.
+            Fault::None | Fault::FullStderr | Fault::Unequal => Ok(true),
+        }
+    }
+
+    fn undo(&mut self) -> Result<(), Error> {
+        if self.plan.fault == Fault::Pause
+            && let Some(process) =
+                Marks::read(self.folder, self.plan.victim).process().and_then(Pid::from_raw)
+        {
+            // It may have been ended meanwhile, which shows in what the launcher says.
+            let _ = kill_process(process, Signal::CONT);
+        }
+        self.lane.restore()
+    }
 }
 
 /// How many processes with this mark are left. None is when this returns.
@@ -88,7 +249,7 @@ fn orphans(mark: &str) -> usize {
 }
 
 /// A launcher, and what it says.
-pub(super) struct Job {
+struct Job {
     child: Child,
     out: JoinHandle<String>,
     err: Option<JoinHandle<String>>,
@@ -128,11 +289,11 @@ impl Job {
         Ok(Self { child, out, err, _unread: unread })
     }
 
-    pub(super) fn runs(&mut self) -> bool {
+    fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    pub(super) fn kill(&mut self) {
+    fn kill(&mut self) {
         let _ = self.child.kill();
     }
 

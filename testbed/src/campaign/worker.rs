@@ -41,9 +41,6 @@ fn shortened(folder: &Path, rank: u32) -> PathBuf {
 }
 
 /// Runs it to its end.
-///
-/// # Errors
-/// A job that failed.
 pub fn run(folder: &Path) -> Result<(), crate::Error> {
     let config = Config::from_environment()?;
     let rank = config.rank;

@@ -79,16 +79,9 @@ pub enum MachineError {
         "this machine has no x86-64 processor; the emulated machine has one and runs this machine's programs"
     )]
     Processor,
-    /// A program that is needed is not in the PATH.
-    #[error(
-        "expected the program {program} in the PATH, found none; install it with: apt-get install {package}"
-    )]
-    Missing {
-        /// The program.
-        program: &'static str,
-        /// The package that has it.
-        package: &'static str,
-    },
+    /// A program that is needed is not in the PATH, and the package that has it.
+    #[error("expected the program {0} in the PATH, found none; install it with: apt-get install {1}")]
+    Missing(&'static str, &'static str),
     /// No place for the cache.
     #[error("neither XDG_CACHE_HOME nor HOME names a folder; set one, since the kernel is kept there")]
     NoCache,
@@ -126,12 +119,9 @@ pub enum MachineError {
     /// The command takes too long.
     #[error("the command ran longer than {0:?} and was ended")]
     TimedOut(Duration),
-    /// A signal came.
+    /// A signal came: 128 + its number.
     #[error("interrupted; the machine has ended")]
-    Interrupted {
-        /// 128 + the number of the signal.
-        exit_code: u8,
-    },
+    Interrupted(u8),
 }
 
 impl MachineError {
@@ -144,7 +134,7 @@ impl MachineError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::TimedOut(_) => 124,
-            Self::Interrupted { exit_code } => *exit_code,
+            Self::Interrupted(exit_code) => *exit_code,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 141,
             _ => 125,
         }
@@ -155,7 +145,7 @@ impl MachineError {
 fn program(program: &'static str, package: &'static str) -> Result<PathBuf, MachineError> {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
-    found.ok_or(MachineError::Missing { program, package })
+    found.ok_or(MachineError::Missing(program, package))
 }
 
 /// A script that runs the command in its folder, with the environment of this process.

@@ -182,12 +182,11 @@ fn interrupts() -> Result<impl Future<Output = MachineError>, MachineError> {
     let mut terminate = listen(SignalKind::terminate())?;
     let mut hang_up = listen(SignalKind::hangup())?;
     Ok(async move {
-        let exit_code = tokio::select! {
+        MachineError::Interrupted(tokio::select! {
             _ = interrupt.recv() => 130,
             _ = terminate.recv() => 143,
             _ = hang_up.recv() => 129,
-        };
-        MachineError::Interrupted { exit_code }
+        })
     })
 }
 

@@ -78,9 +78,7 @@ pub fn fit(cases: &[Prepared], start: &Machine, mut report: impl FnMut(usize, us
     let ends = STARTS.iter().enumerate().map(|(i, factor)| {
         let mut begin = origin;
         begin[..NUMBERS - 1].iter_mut().for_each(|number| *number += factor.ln());
-        descend(cases, begin, &origin, &start.about, |round| {
-            report(i * rounds + round, STARTS.len() * rounds)
-        })
+        descend(cases, begin, &origin, |round| report(i * rounds + round, STARTS.len() * rounds))
     });
     let best = ends.min_by(|(a, _), (b, _)| a.total_cmp(b));
     best.map_or_else(|| start.clone(), |(_, numbers)| Machine::of(start.about.clone(), numbers.map(f64::exp)))
@@ -91,10 +89,9 @@ fn descend(
     cases: &[Prepared],
     mut present: [f64; NUMBERS],
     origin: &[f64; NUMBERS],
-    about: &str,
     mut report: impl FnMut(usize),
 ) -> (f64, [f64; NUMBERS]) {
-    let mut errors = residuals(cases, &present, origin, about);
+    let mut errors = residuals(cases, &present, origin);
     for (phase, by) in MOVES.into_iter().enumerate() {
         let mut damping = 1e-2;
         for round in 0..ROUNDS {
@@ -103,7 +100,7 @@ fn descend(
                 .map(|i| {
                     let mut moved = present;
                     moved[i] += by;
-                    let changed = residuals(cases, &moved, origin, about);
+                    let changed = residuals(cases, &moved, origin);
                     changed.iter().zip(&errors).map(|(a, b)| (a - b) / by).collect()
                 })
                 .collect();
@@ -115,7 +112,7 @@ fn descend(
                     *number += change.clamp(-0.7, 0.7);
                 }
                 tried[NUMBERS - 1] = tried[NUMBERS - 1].min(GOODPUT.ln());
-                let found = residuals(cases, &tried, origin, about);
+                let found = residuals(cases, &tried, origin);
                 let (before, after) = (square(&errors), square(&found));
                 if after < before {
                     better = before - after > 1e-4 * before;
@@ -138,8 +135,8 @@ fn square(errors: &[f64]) -> f64 {
 }
 
 /// What is to become small.
-fn residuals(cases: &[Prepared], numbers: &[f64; NUMBERS], origin: &[f64; NUMBERS], about: &str) -> Vec<f64> {
-    let machine = Machine::of(about.to_owned(), numbers.map(f64::exp));
+fn residuals(cases: &[Prepared], numbers: &[f64; NUMBERS], origin: &[f64; NUMBERS]) -> Vec<f64> {
+    let machine = Machine::of(String::new(), numbers.map(f64::exp));
     let of = |Prepared { measured, traces, network }: &Prepared| {
         let replayed = median(traces, &machine, network, false);
         let slowest = replayed.slowest();

@@ -4,13 +4,13 @@
 //! values are those of the whole, so the lengths of all bags are, too, but for chance. So is the norm: √scale times larger
 //! entries, for methods whose first threshold depends on it.
 
-use gleaner_algorithms::collectives::{Ensemble, RoutineError};
-use gleaner_algorithms::residual::AccumulateError;
-use gleaner_algorithms::schedule::{ExecutionError, Happening, Outgoing, Tally, watched};
+use gleaner_algorithms::collectives::Ensemble;
+use gleaner_algorithms::schedule::{Happening, Outgoing, Tally, watched};
 use gleaner_algorithms::{Method, Sparsity};
 
 use super::Steps;
 use super::trace::{Op, Part, Trace, accumulated, handled, pieces};
+use crate::Error;
 
 /// Entries of all workers' gradients together that are executed; longer gradients are sampled.
 pub const MOST_ENTRIES: usize = 1 << 22;
@@ -26,20 +26,6 @@ const MOST_PIECES: usize = 4096;
 
 /// Where gradients come from: writes the gradient of a rank in a step, as many entries as there is room for.
 pub type Source<'a> = &'a (dyn Fn(u32, u64, &mut [f32]) + Sync);
-
-/// Why executions could not be followed.
-#[derive(Debug, thiserror::Error)]
-pub enum ExecutedError {
-    /// A method that cannot run.
-    #[error(transparent)]
-    Routine(#[from] RoutineError),
-    /// A run that failed.
-    #[error(transparent)]
-    Execution(#[from] ExecutionError),
-    /// A gradient that is no gradient.
-    #[error(transparent)]
-    Accumulate(#[from] AccumulateError),
-}
 
 /// How many entries one entry of a sample stands for, so that a case can be executed; None where there are too many
 /// workers.
@@ -60,7 +46,7 @@ pub fn traces(
     scale: usize,
     steps: Steps,
     source: Source<'_>,
-) -> Result<Vec<Trace>, ExecutedError> {
+) -> Result<Vec<Trace>, Error> {
     let sample = n.div_ceil(scale);
     let method = match method.sparsity() {
         Sparsity::K(k) if scale > 1 => {
@@ -79,7 +65,8 @@ pub fn traces(
     let mut gradient = vec![0.0; sample];
     let mut traces = Vec::new();
     for step in 0..=last {
-        let mut recorder = Recorder::new(workers as usize, scale);
+        let before = vec![Tally::default(); workers as usize];
+        let mut recorder = Recorder { trace: Trace::new(workers as usize), before, scale };
         let mut executions = Vec::new();
         for rank in 0..workers {
             source(rank, step, &mut gradient);
@@ -110,10 +97,6 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn new(workers: usize, scale: f64) -> Self {
-        Self { trace: Trace::new(workers), before: vec![Tally::default(); workers], scale }
-    }
-
     fn take(&mut self, rank: usize, happening: Happening<'_>) {
         match happening {
             Happening::Advanced(tally, outgoing) => {

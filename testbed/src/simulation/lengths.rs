@@ -5,18 +5,16 @@
 //! on the wire says [`bytes_per_entry`](gleaner_algorithms::forecast::bytes_per_entry).
 
 mod held;
-mod messages;
-mod rotated;
 mod steps;
 mod walk;
 
-use gleaner_algorithms::collectives::{MethodError, RoutineError, Shape, Structure};
-use gleaner_algorithms::schedule::{Fault, Observed, OwnChoice, Schedule};
+use gleaner_algorithms::collectives::{MethodError, Shape, Structure};
+use gleaner_algorithms::schedule::{Observed, OwnChoice, Schedule};
 use gleaner_algorithms::{Block, Method, Rank};
 
 use super::overlap::Overlap;
 use super::trace::Trace;
-use held::Sizes;
+use crate::Error;
 use walk::Walk;
 
 /// Messages of all workers together, at most.
@@ -37,50 +35,38 @@ const HEADER: f64 = 8.0;
 
 /// Why lengths cannot be followed.
 #[derive(Debug, thiserror::Error)]
-pub enum LengthsError {
-    /// A method that cannot run.
-    #[error(transparent)]
-    Method(#[from] MethodError),
-    /// A coding that cannot be measured.
-    #[error(transparent)]
-    Routine(#[from] RoutineError),
-    /// A step that cannot be done.
-    #[error(transparent)]
-    Step(#[from] Fault),
-    /// Too much for a simulation.
+pub(super) enum LengthsError {
     #[error(
         "{method} among {workers} workers sends about {messages} messages and has {slots} places for bags; a simulation has \
          at most {MOST_MESSAGES} and {MOST_SLOTS}: choose fewer workers, or equal hosts and links that lose nothing"
     )]
     Large {
-        /// The method.
         method: &'static str,
-        /// Workers.
         workers: u32,
         /// What rank 0 sends, times the number of workers.
         messages: u64,
         /// Of all workers.
         slots: u64,
     },
-    /// Schedules that wait for what is never sent.
     #[error("the schedules of {method} do not end: rank {rank} waits for a message that is never sent")]
-    Waits {
-        /// The method.
-        method: &'static str,
-        /// The rank that waits.
-        rank: usize,
-    },
+    Waits { method: &'static str, rank: usize },
 }
 
 /// One typical step of a method, after the first.
 ///
 /// # Errors
 /// A method that cannot run among so many workers, and what is too large.
-pub fn trace(method: &Method, workers: u32, n: usize, overlap: Overlap) -> Result<Trace, LengthsError> {
+pub fn trace(method: &Method, workers: u32, n: usize, overlap: Overlap) -> Result<Trace, Error> {
+    let first = method.schedule(Rank(0), workers, n)?;
+    let messages = first.messages() * u64::from(workers);
+    let slots = first.partition.blocks() as u64 * u64::from(first.lanes) * u64::from(workers);
+    if messages > MOST_MESSAGES || slots > MOST_SLOTS {
+        let method = method.collective().name();
+        return Err(LengthsError::Large { method, workers, messages, slots }.into());
+    }
     let shape = method.shape(workers, n)?;
-    refuse_large(method, &shape)?;
     let schedules: Vec<Schedule> = method.schedules_of(&shape, &typical(method, &shape)?).collect();
-    walk_through(method, &schedules, overlap, &shape)
+    Walk::new(method, &schedules, overlap, &shape)?.run()
 }
 
 /// The same of rank 0, which is its own peer (symmetry reduction), where the schedules of the others are rotations of its own: nothing where they
@@ -93,38 +79,38 @@ pub fn by_symmetry(
     workers: u32,
     n: usize,
     overlap: Overlap,
-) -> Result<Option<Trace>, LengthsError> {
+) -> Result<Option<Trace>, Error> {
     let shape = method.shape(workers, n)?;
-    let Some(schedule) = rotated::first_if_rotations(method.schedules_of(&shape, &typical(method, &shape)?))
-    else {
+    let Some(schedule) = first_if_rotations(method.schedules_of(&shape, &typical(method, &shape)?)) else {
         return Ok(None);
     };
-    let trace = walk_through(method, &[schedule], overlap, &shape)?;
+    let trace = Walk::new(method, &[schedule], overlap, &shape)?.run()?;
     // Its blocks may be an entry longer than those of others.
     Ok(Some(Trace { delivered: trace.delivered.min(n as f64), ..trace }))
 }
 
-/// What workers do by these schedules.
-fn walk_through(
-    method: &Method,
-    schedules: &[Schedule],
-    overlap: Overlap,
-    shape: &Shape,
-) -> Result<Trace, LengthsError> {
-    let waits = |rank| LengthsError::Waits { method: method.collective().name(), rank };
-    Walk::new(schedules, Sizes::new(method)?, overlap, shape).run()?.map_err(waits)
+/// The schedule of rank 0, if these are its rotations, cut the gradient evenly, and let it be its own peer: where the hosts are
+/// equal as well, all workers do the same at the same time, and each receives what it sends.
+fn first_if_rotations(mut schedules: impl Iterator<Item = Schedule>) -> Option<Schedule> {
+    let one = schedules.next()?;
+    let fits = one.can_rotate() && is_even(&one) && receives_as_it_sends(&one);
+    (fits && schedules.all(|other| one.is_rotated(&other))).then_some(one)
 }
 
-fn refuse_large(method: &Method, shape: &Shape) -> Result<(), LengthsError> {
-    let schedule = method.schedule(Rank(0), shape.workers, shape.n)?;
-    let workers = u64::from(shape.workers);
-    let messages = schedule.messages() * workers;
-    let slots = schedule.partition.blocks() as u64 * u64::from(schedule.lanes) * workers;
-    if messages > MOST_MESSAGES || slots > MOST_SLOTS {
-        let (method, workers) = (method.collective().name(), shape.workers);
-        return Err(LengthsError::Large { method, workers, messages, slots });
-    }
-    Ok(())
+/// Whether each block is as long as any other, but for one entry.
+fn is_even(schedule: &Schedule) -> bool {
+    let lens = || (0..schedule.partition.blocks() as u32).map(|b| schedule.partition.block_len(Block(b)));
+    let (shortest, longest) = (lens().min().unwrap_or(0), lens().max().unwrap_or(0));
+    longest - shortest <= 1
+}
+
+/// Whether the distances from sender to receiver are the same, in the same order, for what is sent and what is received: only
+/// then is the next message from oneself the one that is needed next.
+fn receives_as_it_sends(schedule: &Schedule) -> bool {
+    let (p, w) = (schedule.workers, schedule.rank.0);
+    let sent = schedule.exchanges().flat_map(|(sends, _)| sends).map(|send| (send.to.0 + p - w) % p);
+    let received = schedule.exchanges().flat_map(|(_, receives)| receives);
+    sent.eq(received.map(|receive| (w + p - receive.from.0) % p))
 }
 
 /// The structure of the second step, after a first one in which all went as it should: first steps are not typical.

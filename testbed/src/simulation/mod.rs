@@ -21,9 +21,11 @@ mod wire;
 use std::borrow::Cow;
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::collectives::MethodError;
+
+use crate::Error;
 
 pub use executed::Source;
+use lengths::LengthsError;
 pub use machine::Machine;
 pub use network::{Host, Link, Network};
 pub use overlap::Overlap;
@@ -67,20 +69,6 @@ impl Default for Steps {
     }
 }
 
-/// Why a case cannot be simulated.
-#[derive(Debug, thiserror::Error)]
-pub enum SimulationError {
-    /// A method that cannot run.
-    #[error(transparent)]
-    Method(#[from] MethodError),
-    /// The execution failed.
-    #[error(transparent)]
-    Executed(#[from] executed::ExecutedError),
-    /// Lengths failed.
-    #[error(transparent)]
-    Lengths(#[from] lengths::LengthsError),
-}
-
 /// What all workers do in a step: one trace, or those of several steps in a row where the method learns from each.
 ///
 /// # Errors
@@ -90,40 +78,34 @@ pub fn traces(
     (workers, n): (u32, usize),
     workload: Workload,
     source: Source<'_>,
-) -> Result<Vec<Trace>, SimulationError> {
+) -> Result<Vec<Trace>, Error> {
     // Refused with the same words however it is simulated.
     method.schedule(gleaner_algorithms::Rank(0), workers, n)?;
-    Ok(match workload {
-        Workload::Executed { scale, steps } => executed::traces(method, (workers, n), scale, steps, source)?,
+    match workload {
+        Workload::Executed { scale, steps } => executed::traces(method, (workers, n), scale, steps, source),
         Workload::Profiled { steps, at_once } => {
-            profiled::traces(method, (workers, n), (steps, at_once), source)?
+            profiled::traces(method, (workers, n), (steps, at_once), source)
         }
-        Workload::Expected(overlap) => vec![lengths::trace(method, workers, n, overlap)?],
-    })
+        Workload::Expected(overlap) => Ok(vec![lengths::trace(method, workers, n, overlap)?]),
+    }
 }
 
 /// The same for a network, with what it is to be replayed on. Where there are too many messages for all workers, the hosts are
 /// equal, and the schedules are rotations of one another, that is rank 0 alone.
-///
-/// # Errors
-/// As [`traces`].
 pub fn traces_on<'a>(
     network: &'a Network,
     method: &Method,
     (workers, n): (u32, usize),
     workload: Workload,
     source: Source<'_>,
-) -> Result<(Vec<Trace>, Cow<'a, Network>), SimulationError> {
-    let refusal = match traces(method, (workers, n), workload, source) {
-        Ok(traces) => return Ok((traces, Cow::Borrowed(network))),
-        Err(refusal) => refusal,
-    };
-    if let (SimulationError::Lengths(lengths::LengthsError::Large { .. }), Workload::Expected(overlap)) =
-        (&refusal, workload)
+) -> Result<(Vec<Trace>, Cow<'a, Network>), Error> {
+    let traces = traces(method, (workers, n), workload, source);
+    if let (Err(refusal), Workload::Expected(overlap)) = (&traces, workload)
+        && let Some(LengthsError::Large { .. }) = refusal.downcast_ref::<LengthsError>()
         && let Some(one) = network.one_of_equals()
         && let Some(trace) = lengths::by_symmetry(method, workers, n, overlap)?
     {
         return Ok((vec![trace], Cow::Owned(one)));
     }
-    Err(refusal)
+    Ok((traces?, Cow::Borrowed(network)))
 }

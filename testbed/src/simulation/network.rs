@@ -1,5 +1,6 @@
 //! The network and the hosts that a step is simulated on.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::topology::{self, Shape, Topology};
@@ -122,10 +123,8 @@ impl Network {
         };
         let of = |host: &Host| Some((host.slow, self.pools[host.pool], link(&host.up)?, link(&host.down)?));
         let (slow, cores, up, down) = of(first)?;
-        let mut pools: Vec<usize> = self.hosts.iter().map(|host| host.pool).collect();
-        pools.sort_unstable();
-        let alone = pools.windows(2).all(|pair| pair[0] != pair[1]);
-        let equal = alone && self.hosts.iter().all(|host| of(host) == of(first));
+        let pools: HashSet<usize> = self.hosts.iter().map(|host| host.pool).collect();
+        let equal = pools.len() == self.hosts.len() && self.hosts.iter().all(|host| of(host) == of(first));
         let host = Host { slow, pool: 0, up: vec![0], down: vec![1], group: 0 };
         (equal && up.loss == 0.0 && down.loss == 0.0).then(|| Self {
             hosts: vec![host],

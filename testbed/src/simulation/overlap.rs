@@ -34,16 +34,13 @@ const WARM_UP: u64 = 8;
 impl Overlap {
     /// Different entries that so many workers choose together, k each, in a block of `len`.
     pub fn union(&self, workers: f64, k: f64, len: f64) -> f64 {
-        let (shared, support) = (self.shared * k, self.support_of(k, len));
+        let shared = self.shared * k;
+        // The others come from at least as many as one worker chooses.
+        let support = (self.support * len).max(k * (1.0 - self.shared)).min(len);
         if support <= 0.0 {
             return shared;
         }
         shared + support * (1.0 - (1.0 - (k - shared) / support).max(0.0).powf(workers))
-    }
-
-    /// From how many entries of a block the choices that are not shared come: at least as many as one worker chooses.
-    pub fn support_of(&self, k: f64, len: f64) -> f64 {
-        (self.support * len).max(k * (1.0 - self.shared)).min(len)
     }
 
     /// The model that is nearest to these [unions](Self::unions) of a gradient of n entries. By least squares of the
@@ -61,15 +58,12 @@ impl Overlap {
         // A grid, and finer ones around the best point: two numbers need nothing cleverer.
         for _ in 0..6 {
             let (widths, steps) = ((high.0 - low.0, high.1 - low.1), 24);
-            for i in 0..=steps {
-                for j in 0..=steps {
-                    let at = |low: f64, width: f64, i: i32| low + width * f64::from(i) / f64::from(steps);
-                    let overlap =
-                        Self { shared: at(low.0, widths.0, i), support: at(low.1, widths.1, j).exp() };
-                    let error = error(&overlap);
-                    if error < least {
-                        (best, least) = (overlap, error);
-                    }
+            for (i, j) in (0..=steps).flat_map(|i| (0..=steps).map(move |j| (i, j))) {
+                let at = |low: f64, width: f64, i: i32| low + width * f64::from(i) / f64::from(steps);
+                let overlap = Self { shared: at(low.0, widths.0, i), support: at(low.1, widths.1, j).exp() };
+                let error = error(&overlap);
+                if error < least {
+                    (best, least) = (overlap, error);
                 }
             }
             let around = |at: f64, width: f64, from: f64, to: f64| {

@@ -11,14 +11,15 @@ use std::thread;
 use std::time::Instant;
 
 use bytes::Bytes;
-use gleaner_algorithms::collectives::{Routine, RoutineError};
+use gleaner_algorithms::collectives::Routine;
 use gleaner_algorithms::residual::{Lent, Residual};
 use gleaner_algorithms::schedule::Outgoing;
 use gleaner_algorithms::{Membership, Method, Rank};
 
 use super::Steps;
-use super::executed::{ExecutedError, Source};
+use super::executed::Source;
 use super::trace::{Op, Part, Trace, Work};
+use crate::Error;
 
 /// Entries of all workers' gradients together, at most: each takes about 16 bytes.
 pub const MOST_ENTRIES: usize = 1 << 28;
@@ -27,15 +28,12 @@ pub const MOST_ENTRIES: usize = 1 << 28;
 pub const MOST_WORKERS: u32 = 64;
 
 /// What happens in each of the steps that count, with so many workers at work `at_once`.
-///
-/// # Errors
-/// As [`executed::traces`](super::executed::traces).
 pub(super) fn traces(
     method: &Method,
     (workers, n): (u32, usize),
     (steps, at_once): (Steps, u32),
     source: Source<'_>,
-) -> Result<Vec<Trace>, ExecutedError> {
+) -> Result<Vec<Trace>, Error> {
     let all: Vec<Worker> =
         (0..workers).map(|rank| Worker::new(method, rank, workers, n)).collect::<Result<_, _>>()?;
     let cores = Cores::new(at_once);
@@ -94,22 +92,20 @@ fn fill(gradients: &mut [Vec<f32>], step: u64, source: Source<'_>) {
 }
 
 /// Where a worker's messages go and come from, by the other's rank.
+#[derive(Default)]
 struct Mailbox {
     outbox: Vec<Sender<Bytes>>,
     inbox: Vec<Receiver<Bytes>>,
 }
 
 fn mailboxes(workers: usize) -> Vec<Mailbox> {
-    // By receiver, from every sender.
-    let mut inboxes: Vec<Vec<Receiver<Bytes>>> = (0..workers).map(|_| Vec::new()).collect();
-    let outboxes: Vec<Vec<Sender<Bytes>>> = (0..workers)
-        .map(|_| {
-            let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel()).unzip();
-            inboxes.iter_mut().zip(receivers).for_each(|(inbox, receiver)| inbox.push(receiver));
-            senders
-        })
-        .collect();
-    outboxes.into_iter().zip(inboxes).map(|(outbox, inbox)| Mailbox { outbox, inbox }).collect()
+    let mut all: Vec<Mailbox> = (0..workers).map(|_| Mailbox::default()).collect();
+    for (from, to) in (0..workers).flat_map(|from| (0..workers).map(move |to| (from, to))) {
+        let (sender, receiver) = mpsc::channel();
+        all[from].outbox.push(sender);
+        all[to].inbox.push(receiver);
+    }
+    all
 }
 
 /// What a worker did in a step.
@@ -129,7 +125,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(method: &Method, rank: u32, workers: u32, n: usize) -> Result<Self, ExecutedError> {
+    fn new(method: &Method, rank: u32, workers: u32, n: usize) -> Result<Self, Error> {
         let routine = Routine::new(method.clone(), Membership::first(Rank(rank), workers), n, 0)?;
         let schedule = routine.prepared().program.schedule();
         let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
@@ -142,7 +138,7 @@ impl Worker {
         cores: &Cores,
         mailbox: &Mailbox,
         gradients: &Receiver<Vec<f32>>,
-        reports: &Sender<Result<Option<Done>, ExecutedError>>,
+        reports: &Sender<Result<Option<Done>, Error>>,
     ) {
         for gradient in gradients {
             let done = self.step(gradient, Record::new(cores), mailbox);
@@ -160,10 +156,10 @@ impl Worker {
         gradient: Vec<f32>,
         mut record: Record<'_>,
         Mailbox { outbox, inbox }: &Mailbox,
-    ) -> Result<Option<Done>, ExecutedError> {
+    ) -> Result<Option<Done>, Error> {
         let rounds = self.routine.prepared().cost.rounds;
         self.residual.accumulate(0, &gradient)?;
-        let Lent { version, accumulator, candidates } = self.residual.begin().map_err(RoutineError::from)?;
+        let Lent { version, accumulator, candidates } = self.residual.begin()?;
         let mut execution = self.routine.begin(accumulator, candidates);
         let mut outgoing = Vec::new();
         loop {
@@ -176,16 +172,16 @@ impl Worker {
             record.took(Part::Merge);
             record.send(&mut outgoing, outbox);
         }
-        let finished = execution.finish().map_err(RoutineError::from)?;
+        let finished = execution.finish()?;
         record.took(Part::Merge);
         let delivered = finished.entries();
         record.since = Instant::now();
         let changed = self.routine.learn(&finished)?;
         let collection = self.routine.method().collection();
-        drop(self.residual.commit(version, finished, collection).map_err(RoutineError::from)?);
+        drop(self.residual.commit(version, finished, collection)?);
         if changed {
             let schedule = self.routine.prepared().program.schedule();
-            self.residual.recut(schedule.partition.clone(), schedule.quotas()).map_err(RoutineError::from)?;
+            self.residual.recut(schedule.partition.clone(), schedule.quotas())?;
         }
         record.took(Part::Merge);
         Ok(Some(Done { ops: record.ops, gradient, rounds, delivered }))

@@ -5,13 +5,12 @@
 //! of cores the operations share equally, and nothing gets more than one core (processor sharing). Messages that meet at a
 //! link share it (see [`wire`](super::wire)).
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::machine::Machine;
 use super::network::Network;
 use super::trace::{Op, Part, Trace, Work};
-use super::wire::{Flight, Passed, Wires};
+use super::wire::{Flight, Wires};
 
 /// What a worker is busy with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -73,24 +72,39 @@ impl Replayed {
 
 /// Simulates a step. With `spans`, what each worker does when is kept.
 pub fn replay(trace: &Trace, machine: &Machine, network: &Network, spans: bool) -> Replayed {
-    let mut replay = Replay::new(trace, machine, network, spans);
+    let shared = |pool: usize| network.hosts.iter().filter(|host| host.pool == pool).nth(1).is_some();
+    let mut replay = Replay {
+        trace,
+        machine,
+        network,
+        wires: Wires::new(network, machine.goodput),
+        spans,
+        now: 0.0,
+        number: 0,
+        events: Due::new(),
+        pools: network.pools.iter().map(|&cores| Pool { cores, ..Pool::default() }).collect(),
+        shared: (0..network.pools.len()).map(shared).collect(),
+        workers: trace.workers.iter().map(|_| Worker::default()).collect(),
+    };
     replay.begin();
-    while let Some(Reverse(next)) = replay.events.pop() {
-        replay.now = next.at;
-        replay.happen(next.what);
+    while let Some(((now, _), event)) = replay.events.pop_first() {
+        replay.now = time(now);
+        replay.happen(event);
     }
     Replayed { workers: replay.workers.into_iter().map(|worker| worker.lived).collect() }
 }
+
+/// Sides of a message.
+const WRITE: usize = 0;
+const READ: usize = 1;
 
 /// What wants the processor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Task {
     /// The present operation of a rank.
     Main(usize),
-    /// A rank writes a message.
-    Write(usize),
-    /// A rank reads one.
-    Read(usize),
+    /// A rank writes a message, or reads one.
+    Message(usize, usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,32 +121,18 @@ enum Event {
     Begins { rank: usize },
 }
 
-/// Something that comes at a time; of equal times, in the order in which it was numbered.
-#[derive(Clone, Copy, Debug)]
-struct Due<T> {
-    at: f64,
-    number: u64,
-    what: T,
+/// What comes at a time; of equal times, in the order in which it was numbered.
+type Due<T> = BTreeMap<(i64, u64), T>;
+
+/// A time as a number in the order of `f64::total_cmp`.
+fn ordered(time: f64) -> i64 {
+    let bits = time.to_bits() as i64;
+    bits ^ ((bits >> 63) as u64 >> 1) as i64
 }
 
-impl<T> PartialEq for Due<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl<T> Eq for Due<T> {}
-
-impl<T> PartialOrd for Due<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> Ord for Due<T> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at.total_cmp(&other.at).then(self.number.cmp(&other.number))
-    }
+/// The time again: those bits are turned back by being turned once more.
+fn time(ordered: i64) -> f64 {
+    f64::from_bits((ordered ^ ((ordered >> 63) as u64 >> 1) as i64) as u64)
 }
 
 /// Tasks that share cores equally.
@@ -141,7 +141,7 @@ struct Class {
     /// Seconds of work that a task which was there from the start has had.
     had: f64,
     /// Each ends when every task of its pool has had so much work since the start.
-    tasks: BinaryHeap<Reverse<Due<Task>>>,
+    tasks: Due<Task>,
 }
 
 impl Class {
@@ -182,8 +182,9 @@ impl Pool {
     /// How long until the next task is done, and of which class it is.
     fn next(&self) -> Option<(f64, usize)> {
         let of = |(class, speed): (usize, f64)| {
-            let Reverse(first) = self.classes[class].tasks.peek()?;
-            (speed > 0.0).then(|| (((first.at - self.classes[class].had) / speed).max(0.0), class))
+            let (&(first, _), _) = self.classes[class].tasks.first_key_value()?;
+            let left = time(first) - self.classes[class].had;
+            (speed > 0.0).then(|| ((left / speed).max(0.0), class))
         };
         self.speeds().into_iter().enumerate().filter_map(of).min_by(|a, b| a.0.total_cmp(&b.0))
     }
@@ -199,8 +200,8 @@ struct Worker {
     since: f64,
     /// Messages that have come and were not taken, by sender.
     mail: HashMap<u32, u32>,
-    writes: VecDeque<(u32, f64)>,
-    reads: VecDeque<(usize, f64)>,
+    /// Messages that it is to write, and to read, with the other rank and their bytes.
+    messages: [VecDeque<(usize, f64)>; 2],
     lived: Lived,
 }
 
@@ -212,40 +213,34 @@ struct Replay<'a> {
     spans: bool,
     now: f64,
     number: u64,
-    events: BinaryHeap<Reverse<Due<Event>>>,
+    events: Due<Event>,
     pools: Vec<Pool>,
     /// By pool, whether several workers use it.
     shared: Vec<bool>,
     workers: Vec<Worker>,
 }
 
-impl<'a> Replay<'a> {
-    fn new(trace: &'a Trace, machine: &'a Machine, network: &'a Network, spans: bool) -> Self {
-        Self {
-            trace,
-            machine,
-            network,
-            wires: Wires::new(network, machine.goodput),
-            spans,
-            now: 0.0,
-            number: 0,
-            events: BinaryHeap::new(),
-            shared: (0..network.pools.len())
-                .map(|pool| network.hosts.iter().filter(|host| host.pool == pool).nth(1).is_some())
-                .collect(),
-            pools: network.pools.iter().map(|&cores| Pool { cores, ..Pool::default() }).collect(),
-            workers: trace.workers.iter().map(|_| Worker::default()).collect(),
+impl Replay<'_> {
+    fn plan(&mut self, time: f64, event: Event) {
+        self.number += 1;
+        self.events.insert((ordered(time), self.number), event);
+    }
+
+    /// A rank is to write or to read one message more.
+    fn line_up(&mut self, rank: usize, side: usize, message: (usize, f64)) {
+        let messages = &mut self.workers[rank].messages[side];
+        messages.push_back(message);
+        if messages.len() == 1 {
+            self.serve(rank, side);
         }
     }
 
-    fn plan(&mut self, time: f64, event: Event) {
-        self.number += 1;
-        self.events.push(Reverse(Due { at: time, number: self.number, what: event }));
-    }
-
-    /// Seconds of a processor for one side of a message.
-    fn side(&self, rank: usize, bytes: f64) -> f64 {
-        self.network.hosts[rank].slow * self.machine.side(bytes)
+    /// The next message that a rank writes or reads wants the processor.
+    fn serve(&mut self, rank: usize, side: usize) {
+        if let Some(&(_, bytes)) = self.workers[rank].messages[side].front() {
+            let seconds = self.network.hosts[rank].slow * self.machine.side(bytes);
+            self.want(rank, Task::Message(rank, side), seconds);
+        }
     }
 
     /// A task wants so many seconds of a processor.
@@ -255,8 +250,7 @@ impl<'a> Replay<'a> {
         let pool = &mut self.pools[host.pool];
         pool.advance(self.now);
         let class = &mut pool.classes[usize::from(matches!(task, Task::Main(_)))];
-        let at = class.had + seconds;
-        class.tasks.push(Reverse(Due { at, number: self.number, what: task }));
+        class.tasks.insert((ordered(class.had + seconds), self.number), task);
         self.plan_next(host.pool);
     }
 
@@ -306,13 +300,7 @@ impl<'a> Replay<'a> {
             }
             Event::Done { .. } => {}
             Event::Arrives(flight) => self.fly(flight),
-            Event::Delivered { from, to, bytes } => {
-                let worker = &mut self.workers[to];
-                worker.reads.push_back((from, bytes));
-                if worker.reads.len() == 1 {
-                    self.want(to, Task::Read(to), self.side(to, bytes));
-                }
-            }
+            Event::Delivered { from, to, bytes } => self.line_up(to, READ, (from, bytes)),
             Event::Wakes { from, to } => {
                 let worker = &mut self.workers[to];
                 if worker.waiting == Some(from as u32) {
@@ -331,38 +319,33 @@ impl<'a> Replay<'a> {
         let pool = &mut self.pools[number];
         pool.advance(self.now);
         let class = &mut pool.classes[class];
-        let Some(Reverse(done)) = class.tasks.pop() else { return };
+        let Some(((at, _), task)) = class.tasks.pop_first() else { return };
         // What was lost to rounding is given back, so that equal tasks end at the same time.
-        class.had = class.had.max(done.at);
+        class.had = class.had.max(time(at));
         self.plan_next(number);
-        match done.what {
+        match task {
             Task::Main(rank) => {
                 if let Op::Work(part, _) = self.trace.workers[rank][self.workers[rank].next - 1] {
                     self.lived(rank, Busy::On(part));
                 }
                 self.go_on(rank);
             }
-            Task::Write(rank) => {
-                if let Some((to, bytes)) = self.workers[rank].writes.pop_front()
-                    && let Some(flight) = self.wires.send(rank, to as usize, bytes, self.now)
-                {
-                    self.fly(flight);
+            Task::Message(rank, side) => {
+                match self.workers[rank].messages[side].pop_front() {
+                    Some((to, bytes)) if side == WRITE => {
+                        let flight = self.wires.send(rank, to, bytes, self.now);
+                        flight.into_iter().for_each(|flight| self.fly(flight));
+                    }
+                    Some((from, _)) => {
+                        // A worker that finds an idle core waits for no other.
+                        let pool = self.network.hosts[rank].pool;
+                        let waits = self.shared[pool] && !self.pools[pool].has_idle_core();
+                        let wakeup = if waits { self.machine.wakeup * 1e-6 } else { 0.0 };
+                        self.plan(self.now + wakeup, Event::Wakes { from, to: rank });
+                    }
+                    None => {}
                 }
-                if let Some(&(_, bytes)) = self.workers[rank].writes.front() {
-                    self.want(rank, Task::Write(rank), self.side(rank, bytes));
-                }
-            }
-            Task::Read(rank) => {
-                if let Some((from, _)) = self.workers[rank].reads.pop_front() {
-                    // A worker that finds an idle core waits for no other.
-                    let pool = self.network.hosts[rank].pool;
-                    let waits = self.shared[pool] && !self.pools[pool].has_idle_core();
-                    let wakeup = if waits { self.machine.wakeup * 1e-6 } else { 0.0 };
-                    self.plan(self.now + wakeup, Event::Wakes { from, to: rank });
-                }
-                if let Some(&(_, bytes)) = self.workers[rank].reads.front() {
-                    self.want(rank, Task::Read(rank), self.side(rank, bytes));
-                }
+                self.serve(rank, side);
             }
         }
     }
@@ -370,8 +353,8 @@ impl<'a> Replay<'a> {
     /// A piece of a message takes its next link.
     fn fly(&mut self, flight: Flight) {
         let Flight { from, to, bytes, .. } = flight;
-        let Passed { onward, behind, there } = self.wires.pass(flight, self.now);
-        for (time, flight) in onward.into_iter().chain(behind) {
+        let (next, there) = self.wires.pass(flight, self.now);
+        for (time, flight) in next.into_iter().flatten() {
             self.plan(time, Event::Arrives(flight));
         }
         if let Some(time) = there {
@@ -390,13 +373,7 @@ impl<'a> Replay<'a> {
                     self.want(rank, Task::Main(rank), self.seconds(rank, work));
                     return;
                 }
-                Op::Send { to, bytes } => {
-                    let bytes = f64::from(*bytes);
-                    worker.writes.push_back((*to, bytes));
-                    if worker.writes.len() == 1 {
-                        self.want(rank, Task::Write(rank), self.side(rank, bytes));
-                    }
-                }
+                Op::Send { to, bytes } => self.line_up(rank, WRITE, (*to as usize, f64::from(*bytes))),
                 Op::Receive { from } => match worker.mail.get_mut(from) {
                     Some(count) if *count > 0 => *count -= 1,
                     _ => {

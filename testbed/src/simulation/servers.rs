@@ -88,10 +88,7 @@ struct Simulation<'a> {
     budget: usize,
 }
 
-/// Runs a job to its end.
-///
-/// # Errors
-/// A policy that refuses what workers do, which none does.
+/// Runs a job to its end. It fails where a policy refuses what workers do, which none does.
 pub fn served(job: &Served, synchrony: &dyn Synchrony) -> Result<Course, PolicyError> {
     let model: usize = job.layers.iter().sum();
     let most = synchrony.osp().map(|osp| {
@@ -151,33 +148,23 @@ impl Simulation<'_> {
     /// Goes on to what happens next; false if nothing does.
     fn advance(&mut self) -> Result<bool, PolicyError> {
         let rates = self.rates();
-        let arrivals = self.flows.iter().zip(&rates).map(|(flow, rate)| self.now + flow.left / rate);
-        let (next, arrived) =
-            arrivals.enumerate().fold((f64::INFINITY, None), |(least, which), (flow, at)| {
-                if at < least { (at, Some(flow)) } else { (least, which) }
-            });
-        let ends = self.workers.iter().enumerate().filter_map(|(worker, of)| match of.at {
-            At::Pass(end) => Some((worker, end)),
-            _ => None,
+        // Of what is at one time, ends of passes come first.
+        let ends = self.workers.iter().map(|worker| match worker.at {
+            At::Pass(end) => end,
+            _ => f64::INFINITY,
         });
-        let pass = ends.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, end)| *end <= next);
-        let until = pass.map_or(next, |(_, end)| end);
-        if !until.is_finite() {
-            return Ok(false);
-        }
+        let arrivals = self.flows.iter().zip(&rates).map(|(flow, rate)| self.now + flow.left / rate);
+        let all = ends.chain(arrivals).enumerate().filter(|(_, at)| at.is_finite());
+        let Some((which, until)) = all.min_by(|a, b| a.1.total_cmp(&b.1)) else { return Ok(false) };
         let passed = until - self.now;
         self.flows.iter_mut().zip(rates).for_each(|(flow, rate)| flow.left -= rate * passed);
         self.now = until;
-        match (pass, arrived) {
-            (Some((worker, _)), _) => {
-                self.workers[worker].ended = until;
-                self.go_on(worker)?;
-            }
-            (None, Some(flow)) => {
-                let flow = self.flows.swap_remove(flow);
-                self.arrive(flow)?;
-            }
-            (None, None) => return Ok(false),
+        if let Some(flow) = which.checked_sub(self.workers.len()) {
+            let flow = self.flows.swap_remove(flow);
+            self.arrive(flow)?;
+        } else {
+            self.workers[which].ended = until;
+            self.go_on(which)?;
         }
         Ok(true)
     }
@@ -214,11 +201,7 @@ impl Simulation<'_> {
 
     fn push(&mut self, worker: usize, stage: Stage) -> Result<(), PolicyError> {
         self.workers[worker].unanswered[stage as usize] = self.job.servers;
-        (0..self.job.servers).try_for_each(|server| self.push_to(worker, server, stage))
-    }
-
-    fn push_to(&mut self, worker: usize, server: usize, stage: Stage) -> Result<(), PolicyError> {
-        self.send(worker, server, stage, true)
+        (0..self.job.servers).try_for_each(|server| self.send(worker, server, stage, true))
     }
 
     fn send(&mut self, worker: usize, server: usize, stage: Stage, push: bool) -> Result<(), PolicyError> {
@@ -280,7 +263,7 @@ impl Simulation<'_> {
         for action in actions {
             match action {
                 Action::Apply { .. } => {}
-                Action::Grant { worker, .. } => self.push_to(worker as usize, server, Stage::Routine)?,
+                Action::Grant { worker, .. } => self.send(worker as usize, server, Stage::Routine, true)?,
                 Action::Reply { worker, stage, .. } => self.send(worker as usize, server, stage, false)?,
             }
         }

@@ -30,12 +30,6 @@ pub enum Work {
     Took(f32),
 }
 
-impl From<Handled> for Work {
-    fn from(handled: Handled) -> Self {
-        Self::Handled(handled)
-    }
-}
-
 /// One thing that a worker does.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -73,15 +67,10 @@ impl Trace {
         Self { workers: vec![Vec::new(); workers], ..Self::default() }
     }
 
-    /// A worker's processor works, if it has anything to do.
-    pub fn work(&mut self, rank: usize, part: Part, work: impl Into<Work>) {
-        let work = work.into();
-        let any = match &work {
-            Work::Handled(handled) => handled.iter().any(|&h| h > 0.0),
-            Work::Took(seconds) => *seconds > 0.0,
-        };
-        if any {
-            self.workers[rank].push(Op::Work(part, work));
+    /// A worker's processor handles entries, if there are any.
+    pub fn work(&mut self, rank: usize, part: Part, handled: Handled) {
+        if handled.iter().any(|&entries| entries > 0.0) {
+            self.workers[rank].push(Op::Work(part, Work::Handled(handled)));
         }
     }
 
@@ -89,13 +78,13 @@ impl Trace {
     /// the answer is no, if it is another step.
     #[must_use]
     pub fn shorten(&mut self, again: &Self) -> bool {
-        let same = |a: &Op, b: &Op| match (a, b) {
-            (Op::Work(a, Work::Took(_)), Op::Work(b, Work::Took(_))) => a == b,
-            _ => a == b,
+        let untimed = |op: &Op| match *op {
+            Op::Work(part, Work::Took(_)) => Op::Work(part, Work::Took(0.0)),
+            op => op,
         };
-        let alike =
-            |(a, b): (&Vec<Op>, &Vec<Op>)| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b));
-        if self.workers.len() != again.workers.len() || !self.workers.iter().zip(&again.workers).all(alike) {
+        let mut pairs = self.workers.iter().zip(&again.workers);
+        let alike = pairs.all(|(a, b)| a.iter().map(untimed).eq(b.iter().map(untimed)));
+        if self.workers.len() != again.workers.len() || !alike {
             return false;
         }
         for pair in self.workers.iter_mut().flatten().zip(again.workers.iter().flatten()) {
@@ -126,9 +115,7 @@ impl Trace {
 
 /// Entries accumulated, which no schedule counts.
 pub fn accumulated(entries: f64) -> Handled {
-    let mut handled = [0.0; KINDS.len()];
-    handled[0] = entries as f32;
-    handled
+    std::array::from_fn(|i| if i == 0 { entries as f32 } else { 0.0 })
 }
 
 /// What a schedule's run handled, each entry standing for so many.

@@ -48,17 +48,6 @@ impl Flight {
     }
 }
 
-/// What follows when a piece has passed a link.
-#[derive(Default)]
-pub(super) struct Passed {
-    /// When its first byte is at the next link.
-    pub(super) onward: Option<(f64, Flight)>,
-    /// When the piece behind it sets out, of this message or of the next one between the two ranks.
-    pub(super) behind: Option<(f64, Flight)>,
-    /// When all of its message is there.
-    pub(super) there: Option<f64>,
-}
-
 /// The links in time.
 pub(super) struct Wires<'a> {
     network: &'a Network,
@@ -98,13 +87,13 @@ impl<'a> Wires<'a> {
         Some(Flight::first(from, to, bytes, now))
     }
 
-    /// Lets a piece pass its next link.
-    pub(super) fn pass(&mut self, flight: Flight, now: f64) -> Passed {
+    /// Lets a piece pass its next link. Says when its first byte is at the one after that, when the piece behind it sets out,
+    /// of this message or of the next one between the two ranks, and when all of its message is there.
+    pub(super) fn pass(&mut self, flight: Flight, now: f64) -> ([Option<(f64, Flight)>; 2], Option<f64>) {
         let Flight { from, to, bytes, left, hop, sent } = flight;
         let Some(number) = self.network.hop(from, to, hop) else {
             // Nothing lies between the two.
-            let behind = self.behind(flight, bytes, now);
-            return Passed { there: Some(sent.max(now)), behind, onward: None };
+            return ([None, self.behind(flight, bytes, now)], Some(sent.max(now)));
         };
         let link = &self.network.links[number];
         let piece = flight.piece();
@@ -114,24 +103,18 @@ impl<'a> Wires<'a> {
         let passed = sent.max(start + takes).max(now);
         let sent = passed + link.latency;
         let first = start.max(now) + link.latency;
-        let is_last = piece >= left;
-        let mut follows = Passed::default();
-        if hop == 0 {
-            follows.behind = self.behind(flight, piece, passed);
-        }
+        let behind = if hop == 0 { self.behind(flight, piece, passed) } else { None };
         if self.network.hop(from, to, hop + 1).is_some() {
-            follows.onward = Some((first, Flight { hop: hop + 1, sent, ..flight }));
-        } else if is_last {
-            let mut there = sent;
-            if self.lossy {
-                there += self.repairs(from, to, bytes);
-                let last = self.last.entry((from, to)).or_default();
-                there = last.max(there);
-                *last = there;
-            }
-            follows.there = Some(there);
+            return ([Some((first, Flight { hop: hop + 1, sent, ..flight })), behind], None);
         }
-        follows
+        let mut there = sent;
+        if piece >= left && self.lossy {
+            there += self.repairs(from, to, bytes);
+            let last = self.last.entry((from, to)).or_default();
+            there = last.max(there);
+            *last = there;
+        }
+        ([None, behind], (piece >= left).then_some(there))
     }
 
     /// What sets out when a piece has left its host.

@@ -87,14 +87,9 @@ impl Held {
         f64::from(self.entries)
     }
 
-    /// What sparse entries become.
+    /// What sparse entries become. As bags turn dense: an entry takes twice what a value does.
     pub(super) fn of_sparse(entries: f64, common: f64, len: f64) -> Self {
-        let form = if is_dense(entries, len) { Form::Dense { switched: true } } else { Form::Sparse };
+        let form = if 2.0 * entries > len { Form::Dense { switched: true } } else { Form::Sparse };
         Self::new(form, entries, common)
     }
-}
-
-/// As bags turn dense: an entry takes twice what a value does.
-pub(super) fn is_dense(entries: f64, len: f64) -> bool {
-    2.0 * entries > len
 }

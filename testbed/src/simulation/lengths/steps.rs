@@ -1,14 +1,17 @@
-//! What the steps of a schedule make of the bags that a worker holds.
+//! What the steps of a schedule make of the bags that a worker holds, what is sent, and how received bags are merged.
 
 use std::convert::Infallible;
 
 use gleaner_algorithms::Block;
 use gleaner_algorithms::bag::Coding;
-use gleaner_algorithms::schedule::{Arrival, Note, Place, Reader, Rule, Send, Slots, Store};
+use gleaner_algorithms::schedule::{
+    After, Arrival, Did, Fault, How, Note, Place, Reader, Rule, Send, Slots, Slotted, Works,
+};
 
-use super::LengthsError;
+use super::HEADER;
 use super::held::{Form, Held};
 use super::walk::{Flight, Walk};
+use crate::simulation::trace::{Op, Part, dense_pieces, handled, pieces};
 
 impl Walk<'_> {
     /// How many entries a rule keeps of each of these places, with how many of them common to all workers.
@@ -46,7 +49,7 @@ impl Walk<'_> {
     }
 
     /// How many entries two bags of a block have together, and how many of them all workers chose.
-    pub(super) fn together(&self, a: Held, b: Held, len: f64) -> (f64, f64) {
+    fn together(&self, a: Held, b: Held, len: f64) -> (f64, f64) {
         if a.form == Form::Own || b.form == Form::Own {
             return (len, 0.0);
         }
@@ -60,22 +63,109 @@ impl Walk<'_> {
         let sum = common + a + b - a * b / support;
         (sum.min(len), common)
     }
+
+    /// Bytes that a bag takes among the others of a message and in messages of its own; as it is encoded.
+    fn encoded(&mut self, held: Held, len: f64) -> (f64, f64, Held) {
+        let tally = &mut self.workers[self.rank].tally;
+        let entries = held.entries();
+        let density = entries / len.max(1.0);
+        let encoded = if held.is_encoded { 0.0 } else { entries };
+        match held.form {
+            Form::Own => {
+                if held.entries > 0.0 {
+                    tally.dense += len;
+                }
+                (0.0, self.sizes.dense * len, Held::new(Form::Dense { switched: false }, len, 0.0))
+            }
+            Form::Sparse => {
+                tally.encoded += encoded;
+                (entries * self.sizes.entry(density, held.rounded), 0.0, held)
+            }
+            Form::Dense { switched: true } if density < 31.0 / 32.0 => {
+                tally.encoded += encoded;
+                tally.dense += if held.is_encoded { 0.0 } else { len };
+                let sparse = entries * self.sizes.entry(density, held.rounded);
+                (sparse.min(self.sizes.dense * len), 0.0, held)
+            }
+            Form::Dense { .. } => {
+                let value = self.sizes.value(0.5, held.rounded);
+                let dense = Held { form: Form::Dense { switched: false }, ..held };
+                if held.rounded { (value * len, 0.0, dense) } else { (0.0, value * len, dense) }
+            }
+            Form::Proposal => {
+                tally.encoded += encoded;
+                (entries * self.sizes.index(density), 0.0, held)
+            }
+            Form::Aligned => {
+                tally.encoded += encoded;
+                (entries * self.sizes.value(density, held.rounded), 0.0, held)
+            }
+        }
+    }
+
+    /// Adds a bag to what is held, or places it.
+    fn take(&mut self, slot: &mut Option<Held>, len: f64, came: Held, how: How) {
+        let held = slot.filter(|_| how == How::Add);
+        let (entries, common) = held.map(|held| self.together(held, came, len)).unwrap_or_default();
+        let tally = &mut self.workers[self.rank].tally;
+        let dense = Form::Dense { switched: false };
+        if came.form != Form::Proposal && came.form != dense {
+            tally.merged += came.entries();
+        }
+        let result = match (came.form, held) {
+            (Form::Proposal, _) | (Form::Sparse, None) => came,
+            (Form::Aligned, held) => {
+                let alone = held.is_none();
+                Held { rounded: came.rounded && alone, is_encoded: alone, ..came }
+            }
+            (Form::Sparse, Some(held)) => match held.form {
+                Form::Own => {
+                    tally.merged += held.entries();
+                    let (entries, common) = self.together(Held { form: Form::Sparse, ..held }, came, len);
+                    Held::new(Form::Own, entries, common)
+                }
+                Form::Dense { switched } => {
+                    tally.dense += len;
+                    Held::new(Form::Dense { switched }, entries, common)
+                }
+                _ => {
+                    tally.merged += held.entries();
+                    Held::of_sparse(entries, common, len)
+                }
+            },
+            (_, held) => {
+                if came.form != dense {
+                    tally.dense += len;
+                }
+                let Some(held) = held else {
+                    *slot = Some(came);
+                    return;
+                };
+                tally.dense += len;
+                if held.form == Form::Sparse || (held.form == Form::Own && held.entries > 0.0) {
+                    tally.dense += len;
+                }
+                Held::new(came.form, entries, common)
+            }
+        };
+        *slot = Some(result);
+    }
 }
 
 impl Reader for Walk<'_> {
     type Held = Held;
     type Message = Flight;
     type Work = Infallible;
-    type Error = LengthsError;
+    type Error = Fault;
 
     fn keep(
         &mut self,
-        held: &mut Store<Held>,
+        held: &mut Slotted<Self>,
         _: usize,
         slots: Slots,
         rule: &Rule,
         coding: Coding,
-    ) -> Result<Vec<Infallible>, LengthsError> {
+    ) -> Works<Self> {
         let (lane, rounds) = (self.schedules[self.rank].lane, coding != Coding::Exact);
         let (all, dense) = (rule.keeps_all(), rule.makes_dense());
         let (mut places, mut bags) = (Vec::new(), Vec::new());
@@ -123,13 +213,7 @@ impl Reader for Walk<'_> {
         Ok(Vec::new())
     }
 
-    fn propose(
-        &mut self,
-        held: &mut Store<Held>,
-        _: usize,
-        slots: Slots,
-        rule: &Rule,
-    ) -> Result<Vec<Infallible>, LengthsError> {
+    fn propose(&mut self, held: &mut Slotted<Self>, _: usize, slots: Slots, rule: &Rule) -> Works<Self> {
         let places: Vec<Place> = held.places(slots).collect();
         let own = vec![Held::new(Form::Own, 0.0, 0.0); places.len()];
         let kept = self.kept(rule, &places, &own);
@@ -140,13 +224,7 @@ impl Reader for Walk<'_> {
         Ok(Vec::new())
     }
 
-    fn align(
-        &mut self,
-        held: &mut Store<Held>,
-        _: usize,
-        slots: Slots,
-        coding: Coding,
-    ) -> Result<(), LengthsError> {
+    fn align(&mut self, held: &mut Slotted<Self>, _: usize, slots: Slots, coding: Coding) -> Did<Self> {
         for place in held.places(slots) {
             let len = self.len(place);
             let proposals = held.lanes_of(place.block).filter_map(|place| held.get(place).copied());
@@ -165,7 +243,7 @@ impl Reader for Walk<'_> {
         Ok(())
     }
 
-    fn sum(&mut self, held: &mut Store<Held>, _: usize, block: Block) -> Result<(), LengthsError> {
+    fn sum(&mut self, held: &mut Slotted<Self>, _: usize, block: Block) -> Did<Self> {
         let first = Place { block, lane: 0 };
         let len = self.len(first);
         let mut bags = Vec::new();
@@ -196,7 +274,7 @@ impl Reader for Walk<'_> {
         Ok(())
     }
 
-    fn split(&mut self, held: &mut Store<Held>, _: usize, block: Block) -> Result<(), LengthsError> {
+    fn split(&mut self, held: &mut Slotted<Self>, _: usize, block: Block) -> Did<Self> {
         let Some(whole) = held.at(Place { block, lane: 0 }).take() else { return Ok(()) };
         self.worker().tally.sifted += whole.entries();
         let share = f64::from(held.lanes());
@@ -207,13 +285,7 @@ impl Reader for Walk<'_> {
         Ok(())
     }
 
-    fn annotate(
-        &mut self,
-        held: &mut Store<Held>,
-        _: usize,
-        slots: Slots,
-        _: Note,
-    ) -> Result<(), LengthsError> {
+    fn annotate(&mut self, held: &mut Slotted<Self>, _: usize, slots: Slots, _: Note) -> Did<Self> {
         for place in held.places(slots) {
             if let Some(held) = held.at(place) {
                 held.note = 1;
@@ -222,24 +294,69 @@ impl Reader for Walk<'_> {
         Ok(())
     }
 
-    fn send(
-        &mut self,
-        held: &mut Store<Held>,
-        _: usize,
-        send: &Send,
-        round: u64,
-    ) -> Result<(), LengthsError> {
-        self.post(held, send, round);
+    fn send(&mut self, held: &mut Slotted<Self>, _: usize, send: &Send, round: u64) -> Did<Self> {
+        let ahead = self.worker().passed_on.take();
+        let (mut open, mut lent, mut cuts) = (0.0, 0.0, 0);
+        let mut bags = Vec::with_capacity(send.slots.count as usize);
+        for place in held.places(send.slots) {
+            let slot = held.at(place);
+            let bag = if send.after == After::Drop { slot.take() } else { *slot };
+            open += HEADER;
+            bags.push(bag.map(|bag| {
+                let (among, alone, sent) = self.encoded(bag, self.len(place));
+                open += among + 8.0 * f64::from(bag.note);
+                lent += alone;
+                cuts += if alone > 0.0 { dense_pieces(alone) } else { 0 };
+                Held { is_encoded: true, ..sent }
+            }));
+            // What has been encoded travels again as it is.
+            if let Some(held) = held.at(place) {
+                held.is_encoded = true;
+            }
+        }
+        let counts = (pieces(open, self.pieces), cuts.min(self.pieces));
+        self.flush(Part::Select);
+        let to = self.peer(send.to);
+        if ahead.is_none() {
+            let ops = &mut self.trace.workers[self.rank];
+            let one = |bytes: f64, count: usize| Op::Send { to, bytes: (bytes / count.max(1) as f64) as f32 };
+            ops.extend(std::iter::repeat_n(one(open, counts.0), counts.0));
+            ops.extend(std::iter::repeat_n(one(lent, counts.1), counts.1));
+        }
+        let lent = ahead.unwrap_or(counts.1);
+        let flight = Flight { slots: send.slots, held: bags, open: counts.0, lent, round };
+        self.flights.entry((self.rank as u32, to)).or_default().push_back(flight);
         Ok(())
     }
 
-    fn receive(
-        &mut self,
-        held: &mut Store<Held>,
-        at: Arrival<'_>,
-        flight: Flight,
-    ) -> Result<bool, LengthsError> {
-        self.take_in(held, at, &flight);
+    fn receive(&mut self, held: &mut Slotted<Self>, at: Arrival<'_>, flight: Flight) -> Result<bool, Fault> {
+        let (receive, rank) = (at.receive, self.rank);
+        let (from, count) = (self.peer(receive.from), flight.open + flight.lent);
+        let onward = self.schedules[rank].passes_on(at.step).map(|(to, _)| to).filter(|_| {
+            at.last
+                && flight.lent > 0
+                && matches!(&flight.held[..], [Some(held)] if held.form == Form::Dense { switched: false } && held.note == 0)
+        });
+        for (place, came) in held.places(receive.slots).zip(&flight.held) {
+            if let Some(came) = came {
+                self.take(held.at(place), self.len(place), *came, receive.how);
+            }
+        }
+        let place = Place { block: receive.slots.first, lane: 0 };
+        let bytes = (self.sizes.dense * self.len(place) / flight.lent.max(1) as f64) as f32;
+        let work = handled(std::mem::take(&mut self.worker().tally), 1.0 / count as f64);
+        for piece in 0..count {
+            self.trace.workers[rank].push(Op::Receive { from });
+            self.trace.work(rank, Part::Merge, work);
+            if let Some(to) = onward {
+                let bytes = if piece < flight.open { HEADER as f32 } else { bytes };
+                let to = self.peer(to);
+                self.trace.workers[rank].push(Op::Send { to, bytes });
+            }
+        }
+        if onward.is_some() {
+            self.worker().passed_on = Some(flight.lent);
+        }
         Ok(true)
     }
 }

@@ -4,10 +4,11 @@ use std::collections::{HashMap, VecDeque};
 
 use gleaner_algorithms::collectives::Shape;
 use gleaner_algorithms::schedule::{Machine, Place, Progress, Schedule, Slots, Store, Tally};
-use gleaner_algorithms::{Block, Partition, Rank};
+use gleaner_algorithms::{Block, Method, Rank};
 
 use super::held::{Form, Held, Sizes};
 use super::{LengthsError, MOST_IN_PIECES, MOST_PIECES};
+use crate::Error;
 use crate::simulation::overlap::Overlap;
 use crate::simulation::trace::{Part, Trace, accumulated, handled};
 
@@ -35,9 +36,10 @@ pub(super) struct Worker {
 
 /// All that the readers of all workers know together.
 pub(super) struct Walk<'a> {
+    /// The method's name.
+    method: &'static str,
     /// Of all ranks, or of rank 0 where the others are rotations.
     pub schedules: &'a [Schedule],
-    pub partition: &'a Partition,
     pub n: f64,
     pub k: f64,
     pub sizes: Sizes,
@@ -52,27 +54,32 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(schedules: &'a [Schedule], sizes: Sizes, overlap: Overlap, shape: &Shape) -> Self {
+    pub(super) fn new(
+        method: &Method,
+        schedules: &'a [Schedule],
+        overlap: Overlap,
+        shape: &Shape,
+    ) -> Result<Self, Error> {
         let mut trace = Trace::new(schedules.len());
         (0..schedules.len()).for_each(|rank| trace.work(rank, Part::Select, accumulated(shape.n as f64)));
         let messages: u64 = schedules.iter().map(Schedule::messages).sum();
-        Self {
+        Ok(Self {
+            method: method.collective().name(),
             schedules,
-            partition: &schedules[0].partition,
             n: shape.n as f64,
             k: shape.k as f64,
-            sizes,
+            sizes: Sizes::new(method)?,
             overlap,
             pieces: (MOST_IN_PIECES / messages.max(1)).clamp(1, MOST_PIECES) as usize,
             rank: 0,
             workers: schedules.iter().map(|_| Worker::default()).collect(),
             flights: HashMap::new(),
             trace,
-        }
+        })
     }
 
-    /// Runs all workers to their ends; or says which rank waits for what is never sent.
-    pub(super) fn run(mut self) -> Result<Result<Trace, usize>, LengthsError> {
+    /// Runs all workers to their ends.
+    pub(super) fn run(mut self) -> Result<Trace, Error> {
         let schedules = self.schedules;
         let machine = |schedule: &Schedule| {
             let mut held = Store::new(schedule.partition.blocks(), schedule.lanes);
@@ -99,7 +106,9 @@ impl<'a> Walk<'a> {
             }
             match waiting {
                 None => break,
-                Some(rank) if !progress => return Ok(Err(rank)),
+                Some(rank) if !progress => {
+                    return Err(LengthsError::Waits { method: self.method, rank }.into());
+                }
                 Some(_) => {}
             }
         }
@@ -107,7 +116,7 @@ impl<'a> Walk<'a> {
             self.rank = rank;
             self.finish(machine);
         }
-        Ok(Ok(self.trace))
+        Ok(self.trace)
     }
 
     pub(super) fn worker(&mut self) -> &mut Worker {
@@ -131,7 +140,7 @@ impl<'a> Walk<'a> {
     }
 
     pub(super) fn len(&self, place: Place) -> f64 {
-        self.partition.block_len(place.block) as f64
+        self.schedules[0].partition.block_len(place.block) as f64
     }
 
     /// Writes down what was handled since the last time.
