@@ -67,15 +67,17 @@ fn write_timeline(file: &Path, summary: &Summary) -> Result<(), CommandError> {
     if file.extension().is_none_or(|extension| extension != "svg") {
         return Ok(report::save(file, trace)?);
     }
-    let heading =
-        format!("{}, {} groups by {}, {}", summary.model, summary.groups, summary.merge, summary.method);
+    let heading = format!(
+        "{}, {} groups by {}, {}",
+        summary.model, summary.account.groups, summary.account.merge, summary.method
+    );
     let picture = picture::svg(&heading, trace)?;
     Ok(picture.map_or(Ok(()), |picture| report::save(file, &picture))?)
 }
 
 /// As layers are read elsewhere.
 fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), CommandError> {
-    let Some(PassTimes { forward, layers }) = &summary.pass_times else { return Ok(()) };
+    let Some(PassTimes { forward, layers }) = &summary.account.pass_times else { return Ok(()) };
     let layer = |LayerTime { parameters, entries, seconds }: &LayerTime| NamedLayer {
         name: parameters.join(" + "),
         entries: *entries,
@@ -112,7 +114,7 @@ fn table(s: &Summary) -> String {
                 s.steps - s.first_step,
                 s.seconds,
                 s.together.waiting_share * 100.0,
-                skipped(s.steps_skipped),
+                skipped(s.account.steps_skipped),
             ),
         ),
         ("iteration", iteration(s)),
@@ -124,8 +126,8 @@ fn table(s: &Summary) -> String {
             "groups",
             format!(
                 "{} by {}, {:.0}% of the exchange hidden{}",
-                s.groups,
-                s.merge,
+                s.account.groups,
+                s.account.merge,
                 s.together.hidden_share * 100.0,
                 blocked(s.together.seconds_blocked),
             ),
@@ -157,8 +159,8 @@ fn table(s: &Summary) -> String {
 }
 
 fn mean_density(s: &Summary) -> String {
-    let Some(mean) = s.mean_density else { return String::new() };
-    let delivered = s.delivered_norm_share.map_or(String::new(), |share| {
+    let Some(mean) = s.account.mean_density else { return String::new() };
+    let delivered = s.account.delivered_norm_share.map_or(String::new(), |share| {
         format!("; {:.1}% of the squared norm delivered at last", 100.0 * share)
     });
     format!("{:.2}% in the mean over all steps, {:.2}% allowed{delivered}", 100.0 * mean, 100.0 * s.density)
@@ -257,8 +259,8 @@ fn iteration(s: &Summary) -> String {
             .zip(hidden)
             .map(|(seconds, hidden)| format!("{:.1} ms and {:.0}% hidden", 1e3 * seconds, 100.0 * hidden))
     };
-    let expected = words(s.seconds_expected_iteration, s.expected_hidden_share);
-    let planned = words(s.seconds_planned_iteration, s.planned_hidden_share);
+    let expected = words(s.account.seconds_expected_iteration, s.account.expected_hidden_share);
+    let planned = words(s.account.seconds_planned_iteration, s.account.planned_hidden_share);
     let expects = match (expected, planned) {
         (Some(expected), Some(planned)) if planned == expected => format!("; the plan expects {expected}"),
         (Some(expected), Some(planned)) => {

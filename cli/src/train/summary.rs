@@ -55,22 +55,12 @@ pub struct Summary {
     pub rate_in_residual: bool,
     /// When workers exchanged, and what they saw of each other.
     pub synchrony: String,
-    /// The strategy that decides which layers travel together.
-    pub merge: String,
     /// What entries were selected from: each group, or the whole gradient, for which groups compete.
     pub select_over: &'static str,
-    /// In how many groups they travelled in the last step.
-    pub groups: usize,
     /// The share of a gradient's entries asked for in a step.
     pub density: f64,
-    /// With `--norm-share`, the mean share that was asked for, over the steps of the whole run.
-    pub mean_density: Option<f64>,
-    /// With it, the share of the squared norm that a step delivered when it was looked at last.
-    pub delivered_norm_share: Option<f64>,
     /// Steps of the whole run.
     pub steps: u64,
-    /// How many of them were skipped on all workers, since a gradient was not finite.
-    pub steps_skipped: u64,
     /// The step this process began with: 0, or that of a checkpoint.
     pub first_step: u64,
     /// The loss on held-out data before the first step, in nats per character or image.
@@ -90,14 +80,9 @@ pub struct Summary {
     /// What counts over all workers.
     #[serde(flatten)]
     pub together: Together,
-    /// `seconds_iteration` by the plan of the merging strategy, if it needed one.
-    pub seconds_expected_iteration: Option<f64>,
-    /// `hidden_share` by that plan.
-    pub expected_hidden_share: Option<f64>,
-    /// The iteration as it was expected when the groups were taken, before any step with them.
-    pub seconds_planned_iteration: Option<f64>,
-    /// The share of the exchange that was to be hidden then.
-    pub planned_hidden_share: Option<f64>,
+    /// What the exchange came to.
+    #[serde(flatten)]
+    pub account: Account,
     /// How many parameter servers there were.
     pub servers: usize,
     /// The mean over the workers in whose processes servers live, where they do.
@@ -129,15 +114,38 @@ pub struct Summary {
     pub bytes_per_step: f64,
     /// What a ring all-reduce of dense gradients would have received per step: 2(P−1)/P · 4n.
     pub dense_bytes_per_step: f64,
-    /// How many steps a value of rank 0 waited until it was delivered, in the last steps that were looked at.
-    pub steps_waiting: Option<f64>,
-    /// What rank 0 found in this process to stand in the way of the training.
-    pub findings: Vec<Found>,
     /// SHA-256 of the final parameters, the same on every worker.
     pub parameters_digest: String,
     /// At rank 0, what each worker did when, if it was recorded: a trace in the trace-event format.
     #[serde(skip)]
     pub timeline: Option<String>,
+}
+
+/// What an exchange came to, as far as it looks at that.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Account {
+    /// The strategy that decides which layers travel together.
+    pub merge: &'static str,
+    /// In how many groups they travelled in the last step.
+    pub groups: usize,
+    /// With `--norm-share`, the mean share that was asked for, over the steps of the whole run.
+    pub mean_density: Option<f64>,
+    /// With it, the share of the squared norm that a step delivered when it was looked at last.
+    pub delivered_norm_share: Option<f64>,
+    /// How many steps were skipped on all workers, since a gradient was not finite.
+    pub steps_skipped: u64,
+    /// `seconds_iteration` by the plan of the merging strategy, if it needed one.
+    pub seconds_expected_iteration: Option<f64>,
+    /// `hidden_share` by that plan.
+    pub expected_hidden_share: Option<f64>,
+    /// The iteration as it was expected when the groups were taken, before any step with them.
+    pub seconds_planned_iteration: Option<f64>,
+    /// The share of the exchange that was to be hidden then.
+    pub planned_hidden_share: Option<f64>,
+    /// How many steps a value of rank 0 waited until it was delivered, in the last steps that were looked at.
+    pub steps_waiting: Option<f64>,
+    /// What rank 0 found in this process to stand in the way of the training.
+    pub findings: Vec<Found>,
     /// What the passes of each layer took on this rank.
     #[serde(skip)]
     pub pass_times: Option<PassTimes>,

@@ -307,7 +307,6 @@ impl<'a> Run<'a> {
         expect_agreement(self.session, &[("parameters at the end", digest.clone())], advice)?;
         let own = (self.batches[self.session.rank()], self.exchange.bytes_received());
         let together = across::all_workers(self.session, clock, own)?;
-        let (merge, groups) = self.exchange.groups();
         let hosting = if self.session.is_colocated() { self.session.servers() } else { 0 };
         let (with_servers, apart) = together.seconds_batch_computation_by_rank.split_at(hosting);
         let mean = |of: &[f64]| (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64);
@@ -325,14 +324,9 @@ impl<'a> Run<'a> {
             momentum: settings.momentum,
             rate_in_residual: settings.rate_in_residual,
             synchrony: settings.synchrony.name(),
-            merge,
             select_over: settings.method.selects_over().name(),
-            groups,
             density: density(&settings.method, self.parameters.count()),
-            mean_density: self.exchange.mean_density(),
-            delivered_norm_share: self.exchange.delivered_norm_share(),
             steps: settings.steps,
-            steps_skipped: self.exchange.skipped(),
             first_step: self.first_step,
             held_out_loss_first: self.loss_curve.first().map_or(evaluation.loss, |(_, loss)| *loss),
             held_out_loss: evaluation.loss,
@@ -341,10 +335,6 @@ impl<'a> Run<'a> {
             loss_curve: self.loss_curve.clone(),
             evaluations: self.evaluations.clone(),
             seconds: elapsed.as_secs_f64(),
-            seconds_expected_iteration: self.exchange.expected().map(|expected| expected.iteration),
-            expected_hidden_share: self.exchange.expected().map(|expected| expected.hidden_share),
-            seconds_planned_iteration: self.exchange.planned().map(|planned| planned.iteration),
-            planned_hidden_share: self.exchange.planned().map(|planned| planned.hidden_share),
             servers: self.session.servers(),
             seconds_batch_computation_colocated: mean(with_servers),
             seconds_batch_computation_apart: mean(apart).filter(|_| self.session.servers() > 0),
@@ -361,12 +351,10 @@ impl<'a> Run<'a> {
             entries_per_step: clock.spent.entries as f64 / steps_here as f64,
             bytes_per_step: together.bytes_received as f64 / steps_here as f64,
             dense_bytes_per_step: dense_bytes_per_step(workers, self.parameters.count()),
-            steps_waiting: self.exchange.steps_waiting(),
-            findings: self.exchange.findings(),
             together,
             parameters_digest: digest,
             timeline: None,
-            pass_times: self.exchange.pass_times(),
+            account: self.exchange.account(),
         })
     }
 }

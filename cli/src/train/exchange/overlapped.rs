@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
-use gleaner_candle::{Expected, Overlap, PassTimes};
+use gleaner_candle::Overlap;
 use gleaner_runtime::report::say;
 use gleaner_runtime::{Awaited, Session};
 
@@ -12,7 +12,7 @@ use super::{Ended, Exchange, Passed, Share};
 use crate::crew::{self, meanwhile};
 use crate::train::error::TrainError;
 use crate::train::settings::Settings;
-use crate::train::summary::Found;
+use crate::train::summary::{Account, Found};
 use gleaner_trainer::dct::Dct;
 use gleaner_trainer::optimizer::{self, Descent, Optimizer, Rate, Reading, State};
 use gleaner_trainer::parameters::Parameters;
@@ -184,41 +184,24 @@ impl Exchange for Overlapped<'_> {
         self.overlap.gradients().bytes_received()
     }
 
-    fn skipped(&self) -> u64 {
-        self.overlap.gradients().skipped()
-    }
-
-    fn groups(&self) -> (String, usize) {
-        (self.merge.into(), self.overlap.grouping().map_or(1, |grouping| grouping.groups()))
-    }
-
-    fn expected(&self) -> Option<Expected> {
-        self.overlap.expected()
-    }
-
-    fn planned(&self) -> Option<Expected> {
-        self.overlap.planned()
-    }
-
-    fn pass_times(&self) -> Option<PassTimes> {
-        self.overlap.pass_times()
-    }
-
-    fn findings(&self) -> Vec<Found> {
-        self.findings.clone()
-    }
-
-    fn steps_waiting(&self) -> Option<f64> {
-        let health = self.overlap.gradients().health();
-        (health.looks > 0).then(|| health.waits())
-    }
-
-    fn mean_density(&self) -> Option<f64> {
-        self.overlap.gradients().mean_density()
-    }
-
-    fn delivered_norm_share(&self) -> Option<f64> {
-        self.overlap.gradients().delivered_norm_share()
+    fn account(&self) -> Account {
+        let (expected, planned) = (self.overlap.expected(), self.overlap.planned());
+        let gradients = self.overlap.gradients();
+        let health = gradients.health();
+        Account {
+            merge: self.merge,
+            groups: self.overlap.grouping().map_or(1, |grouping| grouping.groups()),
+            mean_density: gradients.mean_density(),
+            delivered_norm_share: gradients.delivered_norm_share(),
+            steps_skipped: gradients.skipped(),
+            seconds_expected_iteration: expected.map(|expected| expected.iteration),
+            expected_hidden_share: expected.map(|expected| expected.hidden_share),
+            seconds_planned_iteration: planned.map(|planned| planned.iteration),
+            planned_hidden_share: planned.map(|planned| planned.hidden_share),
+            steps_waiting: (health.looks > 0).then(|| health.waits()),
+            findings: self.findings.clone(),
+            pass_times: self.overlap.pass_times(),
+        }
     }
 
     fn optimizer_state(&self) -> Result<State, TrainError> {

@@ -12,6 +12,7 @@ use super::{Ended, Exchange, Passed, Share};
 use crate::train::checkpoint::Checkpoints;
 use crate::train::error::TrainError;
 use crate::train::settings::Settings;
+use crate::train::summary::Account;
 use gleaner_trainer::parameters::{Parameter, Parameters};
 
 /// See the module.
@@ -117,8 +118,8 @@ impl Exchange for Replicated {
         self.replica.bytes_received()
     }
 
-    fn groups(&self) -> (String, usize) {
-        ("layer-wise".into(), self.units.count)
+    fn account(&self) -> Account {
+        Account { merge: "layer-wise", groups: self.units.count, ..Account::default() }
     }
 
     fn stand(&self) -> (u64, String) {

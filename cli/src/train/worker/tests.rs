@@ -177,7 +177,7 @@ fn training_lowers_the_loss_and_reports_progress() {
     settings.method = settings.method.on_nonfinite(OnNonFinite::Skip);
     settings.steps = 5;
     let summary = run(&settings).unwrap();
-    assert!((3..5).contains(&summary.steps_skipped), "{summary:?}");
+    assert!((3..5).contains(&summary.account.steps_skipped), "{summary:?}");
     // Of the last one, which is skipped, nothing is recorded.
     let record = tempfile::tempdir().unwrap();
     settings.record = Some(record.path().into());
