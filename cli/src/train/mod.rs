@@ -7,7 +7,6 @@ mod agreement;
 mod arguments;
 mod checkpoint;
 mod error;
-mod evaluation;
 mod exchange;
 mod levers;
 mod model_file;
@@ -32,7 +31,7 @@ use gleaner_units as units;
 
 pub use arguments::TrainArgs;
 
-use summary::{Progress, Summary};
+use summary::Summary;
 
 /// Trains, as a worker or as the launcher of workers; gives the exit code.
 pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
@@ -46,7 +45,7 @@ pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
         return Ok(code.into());
     }
     let display = Display::new();
-    let (code, summary) = worker::worker(args, |progress| display.show(&shown(&progress)))?;
+    let (code, summary) = worker::worker(args, |progress| display.show(&progress))?;
     drop(display);
     if let Some(summary) = summary {
         let text = if args.json { report::json(&summary) } else { table(&summary) };
@@ -85,21 +84,6 @@ fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), CommandError>
     };
     let layers = File { forward: Some(*forward), layers: layers.iter().map(layer).collect() };
     Ok(report::save(file, &format!("{:#}\n", serde_json::json!(layers)))?)
-}
-
-fn shown(progress: &Progress) -> crew::Progress {
-    let awaited = progress.most_awaited.filter(|(.., seconds)| *seconds >= SHOWN);
-    let awaited =
-        awaited.map_or(String::new(), |(rank, by, _)| format!(", mostly rank {by} for rank {rank}"));
-    let note = format!(
-        "loss {:.3}, {:.1} steps/s, {:.0}% waiting{awaited}, {} a step (dense: {})",
-        progress.loss,
-        progress.steps_per_second,
-        progress.waiting_share * 100.0,
-        units::bytes(progress.bytes_per_step),
-        units::bytes(progress.dense_bytes_per_step),
-    );
-    crew::Progress { done: progress.step, of: progress.steps, note }
 }
 
 fn table(s: &Summary) -> String {

@@ -1,4 +1,4 @@
-//! What a run reports: now and then while it trains, and once at the end.
+//! What a run reports at its end.
 
 use serde::Serialize;
 
@@ -7,28 +7,6 @@ use gleaner_candle::PassTimes;
 
 use super::error::TrainError;
 use super::target::Reached;
-
-/// How far a run is; given to the caller of worker 0 at most ten times a second.
-#[derive(Clone, Debug)]
-pub struct Progress {
-    /// Steps done.
-    pub step: u64,
-    /// Steps of the whole run.
-    pub steps: u64,
-    /// The training loss of this worker's last batch.
-    pub loss: f32,
-    /// Speed since the last report.
-    pub steps_per_second: f64,
-    /// The share of the time since the last report in which the trainer waited for gradients.
-    pub waiting_share: f64,
-    /// As far as workers have informed each other, the rank for which the others have waited longest, the one of them that waited longest, and how
-    /// long all did, in seconds.
-    pub most_awaited: Option<(usize, usize, f64)>,
-    /// What this worker received per step since the last report.
-    pub bytes_per_step: f64,
-    /// What a ring all-reduce of dense gradients would have received.
-    pub dense_bytes_per_step: f64,
-}
 
 /// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -14,13 +14,13 @@ use super::agreement::{all_can, expect_agreement};
 use super::arguments::TrainArgs;
 use super::checkpoint::{Checkpoints, State};
 use super::error::TrainError;
-use super::evaluation::Evaluation;
 use super::exchange::{Exchange, Passed, Share, exchange};
 use super::model_file::Identity;
 use super::record::Record;
 use super::settings::Settings;
-use super::summary::{Evaluated, Progress, Summary, dense_bytes_per_step, density};
+use super::summary::{Evaluated, Summary, dense_bytes_per_step, density};
 use super::uneven::{self, Pacer};
+use crate::crew::Progress;
 use candle_core::Device;
 use clock::{Clock, Reporter};
 use gleaner_algorithms::residual::OnNonFinite;
@@ -230,8 +230,8 @@ impl<'a> Run<'a> {
             record.write()?;
         }
         self.exchange.flush(&mut self.parameters)?;
-        let evaluation = self.evaluate(self.settings.steps, &mut clock)?;
-        self.summary(evaluation, started.elapsed(), &clock)
+        let last = self.evaluate(self.settings.steps, &mut clock)?;
+        self.summary(&last, started.elapsed(), &clock)
     }
 
     /// One step: a batch forward and backward, its gradients handed over, the common update applied.
@@ -295,12 +295,7 @@ impl<'a> Run<'a> {
         Ok(value)
     }
 
-    fn summary(
-        &self,
-        evaluation: Evaluation,
-        elapsed: Duration,
-        clock: &Clock,
-    ) -> Result<Summary, TrainError> {
+    fn summary(&self, last: &Evaluated, elapsed: Duration, clock: &Clock) -> Result<Summary, TrainError> {
         let (settings, workers) = (self.settings, self.session.world_size());
         let digest = self.parameters.digest()?;
         let advice = "the updates were not the same everywhere; please report this together with the command";
@@ -328,9 +323,9 @@ impl<'a> Run<'a> {
             density: density(&settings.method, self.parameters.count()),
             steps: settings.steps,
             first_step: self.first_step,
-            held_out_loss_first: self.loss_curve.first().map_or(evaluation.loss, |(_, loss)| *loss),
-            held_out_loss: evaluation.loss,
-            held_out_accuracy: evaluation.accuracy,
+            held_out_loss_first: self.loss_curve.first().map_or(last.held_out_loss, |(_, loss)| *loss),
+            held_out_loss: last.held_out_loss,
+            held_out_accuracy: last.held_out_accuracy,
             training_loss: self.evaluations.last().and_then(|last| last.training_loss),
             loss_curve: self.loss_curve.clone(),
             evaluations: self.evaluations.clone(),

@@ -3,11 +3,14 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::super::summary::{Progress, dense_bytes_per_step};
 use super::Run;
+use crate::crew::Progress;
+use crate::train::SHOWN;
 use crate::train::exchange::Ended;
+use crate::train::summary::dense_bytes_per_step;
 use gleaner_runtime::{Session, Waits};
 use gleaner_statistics::median;
+use gleaner_units as units;
 use serde::{Deserialize, Serialize};
 
 /// The shortest time between two reports of progress.
@@ -186,16 +189,17 @@ impl<F: FnMut(Progress)> Reporter<F> {
         let (last_step, last_bytes, last_worked, last_waited) = self.counted;
         let (worked, waited) = (clock.spent.worked - last_worked, clock.spent.waited - last_waited);
         let steps = (done - last_step) as f64;
-        progress(Progress {
-            step: done,
-            steps: self.steps,
-            loss,
-            steps_per_second: steps / worked.as_secs_f64().max(f64::MIN_POSITIVE),
-            waiting_share: share(waited, worked),
-            most_awaited: clock.waits.most_awaited(),
-            bytes_per_step: (bytes - last_bytes) as f64 / steps,
-            dense_bytes_per_step: self.dense_bytes_per_step,
-        });
+        let awaited = clock.waits.most_awaited().filter(|(.., seconds)| *seconds >= SHOWN);
+        let awaited =
+            awaited.map_or(String::new(), |(rank, by, _)| format!(", mostly rank {by} for rank {rank}"));
+        let note = format!(
+            "loss {loss:.3}, {:.1} steps/s, {:.0}% waiting{awaited}, {} a step (dense: {})",
+            steps / worked.as_secs_f64().max(f64::MIN_POSITIVE),
+            share(waited, worked) * 100.0,
+            units::bytes((bytes - last_bytes) as f64 / steps),
+            units::bytes(self.dense_bytes_per_step),
+        );
+        progress(Progress { done, of: self.steps, note });
         self.last = Instant::now();
         self.counted = (done, bytes, clock.spent.worked, clock.spent.waited);
     }

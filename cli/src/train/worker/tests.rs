@@ -170,7 +170,7 @@ fn training_lowers_the_loss_and_reports_progress() {
     let mut reports = Vec::new();
     let summary = train(&Session::join().unwrap(), &settings, |progress| reports.push(progress)).unwrap();
     assert!(summary.held_out_loss < 0.7 * summary.held_out_loss_first, "{summary:?}");
-    assert_eq!(reports.last().unwrap().step, 60);
+    assert_eq!(reports.last().unwrap().done, 60);
     settings.lr = 1e30;
     assert!(run(&settings).unwrap_err().to_string().contains("lower --lr"));
     // The first update makes every later gradient NaN.
