@@ -38,7 +38,7 @@ pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
     let settings = args.settings()?;
     if settings.source.has_files() && !Config::is_worker() {
         // What is wrong with files is said once, before there are workers that all say it.
-        settings.source.load(settings.seed)?;
+        settings.source.load(settings.options.seed)?;
     }
     let (processes, roles) = (args.servers.processes(args.workers), args.servers.roles());
     if let Role::Launched(code) = crew::assemble_as(processes, roles, "train", args.timeout)? {

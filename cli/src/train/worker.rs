@@ -57,8 +57,8 @@ pub fn worker(
                     false
                 }
             };
-            if let Some((directory, _)) = settings.checkpoint.filter(|_| servers > 0 && rank == 0)
-                && let kept = Checkpoints::of_servers(&directory)
+            if let Some(directory) = args.checkpoint.as_deref().filter(|_| servers > 0 && rank == 0)
+                && let kept = Checkpoints::of_servers(directory)
                 && kept.is_dir()
             {
                 say(format_args!(
@@ -78,7 +78,7 @@ pub fn train(
     progress: impl FnMut(Progress),
 ) -> Result<Summary, TrainError> {
     let (mut run, checkpoints) = Run::prepare(session, settings)?;
-    if let Some(checkpoints) = checkpoints.as_ref().filter(|_| settings.resume) {
+    if let Some(checkpoints) = checkpoints.as_ref().filter(|_| settings.options.resume) {
         run.resume(checkpoints)?;
     }
     let mut summary = run.all_steps(checkpoints.as_ref(), progress)?;
@@ -119,11 +119,11 @@ impl<'a> Run<'a> {
         settings: &'a Settings,
     ) -> Result<(Self, Option<Checkpoints>), TrainError> {
         let (rank, workers) = (session.rank(), session.world_size());
-        let dataset = settings.source.load(settings.seed)?;
+        let dataset = settings.source.load(settings.options.seed)?;
         // Of several devices, the workers of a host take one each in turn.
-        let device = settings.device.open(local_rank().unwrap_or(0) as usize)?;
+        let device = settings.options.device.open(local_rank().unwrap_or(0) as usize)?;
         let (model, mut parameters) =
-            settings.model.build(dataset.input, dataset.classes, settings.seed, &device)?;
+            settings.model.build(dataset.input, dataset.classes, settings.options.seed, &device)?;
         let identity = settings.identity(&dataset, workers);
         let shared = [
             &identity[..],
@@ -140,17 +140,18 @@ impl<'a> Run<'a> {
         };
         let pass =
             |samples| pace::measured(settings, rank, samples, &dataset, model.as_ref(), &parameters, &device);
-        let batches = settings.uneven.balance.batches(session, settings.batch, pass)?;
-        let pacer = Pacer::new(&settings.uneven, rank, batches[rank], settings.batch);
-        let order = Order::new(settings.seed, dataset.train.len(), rank, &batches)?;
+        let batches = settings.options.uneven.balance.batches(session, settings.batch, pass)?;
+        let pacer = Pacer::new(&settings.options.uneven, rank, batches[rank], settings.batch);
+        let order = Order::new(settings.options.seed, dataset.train.len(), rank, &batches)?;
         let (samples, weight) = (batches[rank] as u64, uneven::weight(&batches, rank));
         let share = Share { samples, weight, epoch: order.batches_per_epoch() };
         let exchange = exchange(session, settings, &mut parameters, share, example)?;
-        let record = settings.record.as_ref().map(|directory| Record::open(directory, rank)).transpose()?;
-        for file in [&settings.timeline, &settings.layer_times].into_iter().flatten() {
+        let record =
+            settings.options.record.as_ref().map(|directory| Record::open(directory, rank)).transpose()?;
+        for file in [&settings.options.timeline, &settings.options.layer_times].into_iter().flatten() {
             expect_room(session, file)?;
         }
-        let timeline = settings.timeline.is_some().then(|| session.timeline()).transpose()?;
+        let timeline = settings.options.timeline.is_some().then(|| session.timeline()).transpose()?;
         let metrics = all_can(session, Metrics::of(settings, rank))?;
         let run = Run {
             session,
@@ -219,7 +220,7 @@ impl<'a> Run<'a> {
                 self.evaluate(done, &mut clock)?;
             }
             let last = done == self.settings.steps;
-            let every = self.settings.checkpoint.as_ref().and_then(|(_, every)| *every);
+            let every = self.settings.options.checkpoint_every;
             if let Some(checkpoints) =
                 checkpoints.filter(|_| last || every.is_some_and(|every| done % every == 0))
             {
@@ -313,11 +314,11 @@ impl<'a> Run<'a> {
             params: self.parameters.count(),
             workers,
             batches: self.batches.clone(),
-            seconds_paced: settings.uneven.pace.map(|pace| pace.as_secs_f64()),
+            seconds_paced: settings.options.uneven.pace.map(|pace| pace.as_secs_f64()),
             method: settings.method.to_string(),
-            optimizer: settings.optimizer.name(),
+            optimizer: settings.options.optimizer.name(),
             momentum: settings.momentum,
-            rate_in_residual: settings.rate_in_residual,
+            rate_in_residual: settings.options.levers.rate_in_residual,
             synchrony: settings.synchrony.name(),
             select_over: settings.method.selects_over().name(),
             density: density(&settings.method, self.parameters.count()),
@@ -342,7 +343,7 @@ impl<'a> Run<'a> {
             best_step: best.step,
             lowest_held_out_loss: lowest.held_out_loss,
             lowest_held_out_loss_step: lowest.step,
-            reached: settings.target.reached(&self.evaluations),
+            reached: settings.options.target.reached(&self.evaluations),
             entries_per_step: clock.spent.entries as f64 / steps_here as f64,
             bytes_per_step: together.bytes_received as f64 / steps_here as f64,
             dense_bytes_per_step: dense_bytes_per_step(workers, self.parameters.count()),
@@ -371,9 +372,9 @@ fn open_checkpoints(
     rank: usize,
     identity: &Identity,
 ) -> Result<Option<Checkpoints>, TrainError> {
-    let Some((directory, _)) = &settings.checkpoint else { return Ok(None) };
+    let Some(directory) = &settings.options.checkpoint else { return Ok(None) };
     let checkpoints = Checkpoints::open(directory, rank, identity.clone())?;
-    if !settings.resume {
+    if !settings.options.resume {
         checkpoints.expect_none()?;
     }
     Ok(Some(checkpoints))

@@ -11,6 +11,7 @@ use gleaner_runtime::{Awaited, Session};
 use super::{Ended, Exchange, Passed, Share};
 use crate::crew::{self, meanwhile};
 use crate::train::error::TrainError;
+use crate::train::levers::Levers;
 use crate::train::settings::Settings;
 use crate::train::summary::{Account, Found};
 use gleaner_trainer::dct::Dct;
@@ -64,34 +65,37 @@ impl<'s> Overlapped<'s> {
                  pass (--merge single)"
             ));
         }
-        let is_sparse = settings.method.collective().is_sparse();
-        if let Descent::Adam(adam) = settings.descent()
-            && adam.momentum > 0.0
-            && is_sparse
-            && rank == 0
-        {
-            say(format_args!(
-                "gleaner: --momentum {} comes on top of what waits in the residuals, which acts as a momentum for adam: training is \
-                 slower; leave the option out, or give 0",
-                adam.momentum
-            ));
-        }
-        let dct = settings.dct.map(|block| parameters.dct(block));
+        let momentum = match settings.descent() {
+            Descent::Sgd(sgd) => sgd.momentum,
+            Descent::LateSgd(_) => 0.0,
+            Descent::Adam(adam) => {
+                if adam.momentum > 0.0 && settings.method.collective().is_sparse() && rank == 0 {
+                    say(format_args!(
+                        "gleaner: --momentum {} comes on top of what waits in the residuals, which acts as a momentum for adam: training is \
+                         slower; leave the option out, or give 0",
+                        adam.momentum
+                    ));
+                }
+                0.0
+            }
+        };
+        let &Levers { clip_update, rate_in_residual, dct, sign_update, .. } = &settings.options.levers;
+        let dct = dct.map(|block| parameters.dct(block));
         Ok(Self {
             session,
             overlap,
             optimizer: Optimizer::new(
                 parameters,
                 settings.descent(),
-                Reading { dct: dct.clone(), signs: settings.sign_update },
+                Reading { dct: dct.clone(), signs: sign_update },
             )?,
             dct,
             clip: settings.clip,
-            clip_update: settings.clip_update,
-            rate_in_residual: settings.rate_in_residual,
+            clip_update,
+            rate_in_residual,
             weight,
             merge: settings.merge.name(),
-            momentum: if let Descent::Sgd(sgd) = settings.descent() { sgd.momentum } else { 0.0 },
+            momentum,
             findings: Vec::new(),
         })
     }

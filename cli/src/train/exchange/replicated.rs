@@ -43,11 +43,12 @@ impl Replicated {
             samples,
             epoch,
         };
-        let kept = settings.checkpoint.as_ref().filter(|_| session.servers() > 0);
+        let resume = settings.options.resume;
+        let kept = settings.options.checkpoint.as_ref().filter(|_| session.servers() > 0);
         let replica = match kept {
-            Some((directory, _)) => {
+            Some(directory) => {
                 let directory = Checkpoints::of_servers(directory);
-                session.durable_replica(&units.layout, &initial, options, &directory, settings.resume)?
+                session.durable_replica(&units.layout, &initial, options, &directory, resume)?
             }
             None => session.replica(&units.layout, &initial, options)?,
         };

@@ -55,8 +55,8 @@ impl Metrics {
     /// # Errors
     /// A file that cannot be written.
     pub fn of(settings: &Settings, rank: usize) -> Result<Option<Self>, TrainError> {
-        let path = settings.metrics.as_deref().filter(|_| rank == 0);
-        path.map(|path| Self::open(path, settings.resume)).transpose()
+        let path = settings.options.metrics.as_deref().filter(|_| rank == 0);
+        path.map(|path| Self::open(path, settings.options.resume)).transpose()
     }
 
     fn open(path: &Path, appends: bool) -> Result<Self, TrainError> {
