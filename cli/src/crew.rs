@@ -1,5 +1,6 @@
 //! Running a command as several workers of this machine: the command starts itself once for each of them.
 
+use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -125,34 +126,16 @@ pub fn follow(job: Job, lines: bool) -> Result<Outcome, LaunchError> {
     outcome
 }
 
-/// How a command runs: as one worker of a job, or as the launcher of one.
-pub enum Role {
-    /// This process is a worker: do the work.
-    Worker,
-    /// The workers have run and ended with this exit code.
-    Launched(u8),
-}
-
-/// Starts this very command line as so many workers, unless this process is a worker already.
-///
-/// # Errors
-/// Workers that cannot be started.
-pub fn assemble(workers: u32, name: &str, timeout: Option<Duration>) -> Result<Role, LaunchError> {
-    assemble_as(workers, Roles::default(), name, timeout)
-}
-
-/// The same with so many processes, of which some may be parameter servers.
-///
-/// # Errors
-/// Processes that cannot be started.
-pub fn assemble_as(
+/// Starts this very command line as so many processes, of which some may be parameter servers, unless this process is one of them already;
+/// gives the exit code once they have ended.
+pub fn assemble(
     processes: u32,
     roles: Roles,
     name: &str,
     timeout: Option<Duration>,
-) -> Result<Role, LaunchError> {
+) -> Result<Option<ExitCode>, LaunchError> {
     if Config::is_worker() {
-        return Ok(Role::Worker);
+        return Ok(None);
     }
     let program = std::env::current_exe().map(Into::into).unwrap_or_else(|_| "gleaner".into());
     let mut job = Job::local(processes, std::iter::once(program).chain(std::env::args_os().skip(1)));
@@ -165,7 +148,7 @@ pub fn assemble_as(
     if let Some(failure) = outcome.failure {
         say(format_args!("gleaner {name}: {failure}"));
     }
-    Ok(Role::Launched(outcome.exit_code))
+    Ok(Some(outcome.exit_code.into()))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::crew::{self, Display, Role};
+use crate::crew::{self, Display};
 use crate::merge_plan::layers::{File, NamedLayer};
 use crate::report::{self, CommandError};
 use gleaner_candle::{LayerTime, PassTimes};
@@ -41,8 +41,8 @@ pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
         settings.source.load(settings.options.seed)?;
     }
     let (processes, roles) = (args.servers.processes(args.workers), args.servers.roles());
-    if let Role::Launched(code) = crew::assemble_as(processes, roles, "train", args.timeout)? {
-        return Ok(code.into());
+    if let Some(code) = crew::assemble(processes, roles, "train", args.timeout)? {
+        return Ok(code);
     }
     let display = Display::new();
     let (code, summary) = worker::worker(args, |progress| display.show(&progress))?;
