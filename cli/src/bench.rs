@@ -94,9 +94,6 @@ fn several(method: clap::Arg) -> clap::Arg {
 
 impl Bench {
     /// Whether all its methods can run among so many workers.
-    ///
-    /// # Errors
-    /// The first one that cannot.
     pub fn check(&self, workers: u32) -> Result<(), CommandError> {
         lineup::enlist(&self.choice, |method| self.set(method), workers, self.params).map(drop)
     }

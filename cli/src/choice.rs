@@ -148,20 +148,12 @@ pub fn stated(method: &Method) -> Stated {
 /// A choice that cannot be.
 #[derive(Debug, thiserror::Error)]
 pub enum ChoiceError {
-    /// No such method.
     #[error(transparent)]
     Method(#[from] MethodError),
-    /// No such share of entries.
     #[error("the density is {0}; expected a number above 0 and at most 1, such as 0.01 or 1%")]
     Density(f64),
-    /// No such number of entries.
     #[error("k is {k}, but the gradient has {n} entries: choose k from 1 to {n}")]
-    K {
-        /// Entries asked for.
-        k: usize,
-        /// Entries there are.
-        n: usize,
-    },
+    K { k: usize, n: usize },
 }
 
 impl Choice {

@@ -93,7 +93,6 @@ impl SelectIn {
     }
 }
 
-/// Runs the command.
 pub fn run(arguments: &MergePlan) -> Result<ExitCode, CommandError> {
     report::print(&if arguments.paper { paper::report()? } else { plan(arguments)? })?;
     Ok(ExitCode::SUCCESS)

@@ -98,7 +98,6 @@ impl Plan {
     }
 }
 
-/// Runs the command.
 pub fn run(arguments: Plan) -> Result<ExitCode, CommandError> {
     report::print(&text(arguments)?)?;
     Ok(ExitCode::SUCCESS)

@@ -74,7 +74,6 @@ struct Report {
     lost: f64,
 }
 
-/// Runs the command.
 pub fn run(arguments: &Reduce) -> Result<ExitCode, CommandError> {
     let method = arguments.choice.method()?.residual(arguments.residual);
     if arguments.out.exists() && !arguments.out.is_dir() {

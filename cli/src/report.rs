@@ -49,9 +49,6 @@ pub fn write(
 }
 
 /// The same with a text.
-///
-/// # Errors
-/// As [`write`].
 pub fn save(path: &Path, text: &str) -> Result<(), StagedError> {
     write(path, |file| file.write_all(text.as_bytes()))
 }

@@ -61,7 +61,6 @@ pub struct Report {
     selectors: Vec<evaluate::Row>,
 }
 
-/// Runs the command.
 pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
     if !(arguments.density > 0.0 && arguments.density <= 1.0) {
         return Err(ChoiceError::Density(arguments.density).into());

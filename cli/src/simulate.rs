@@ -189,7 +189,6 @@ fn overlap(text: &str) -> Result<Overlap, String> {
     if fits { Ok(Overlap { shared, support }) } else { Err(expected()) }
 }
 
-/// Runs it.
 pub fn run(mut simulate: Simulate) -> Result<ExitCode, CommandError> {
     if let Some(path) = &simulate.calibration {
         (simulate.latency, simulate.bandwidth) = Calibration::read(path)?.network();

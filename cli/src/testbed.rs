@@ -45,7 +45,6 @@ pub enum Testbed {
     },
 }
 
-/// Runs the subcommand.
 pub fn run(testbed: &Testbed) -> Result<ExitCode, CommandError> {
     match testbed {
         Testbed::Up(arguments) => up::run(arguments),

@@ -15,9 +15,6 @@ const WIDTH: i32 = 960;
 const ROW: i32 = 36;
 
 /// The picture as SVG text.
-///
-/// # Errors
-/// What the plotting library refuses.
 pub fn svg(report: &Report) -> Result<String, DrawError> {
     let methods = &report.methods;
     let longest = methods.iter().map(|s| s.seconds_p75.max(s.seconds)).fold(f64::MIN_POSITIVE, f64::max);

@@ -145,9 +145,6 @@ fn solved() -> Result<Vec<Inputs>, MergingError> {
 }
 
 /// The report.
-///
-/// # Errors
-/// None that the data can give rise to.
 pub fn report() -> Result<String, MergingError> {
     let inputs = solved()?;
     let mut text = String::from(

@@ -236,9 +236,6 @@ impl Comparison {
     }
 
     /// The time of a step against the number of workers, both on logarithmic axes.
-    ///
-    /// # Errors
-    /// What the plotting library refuses.
     pub fn svg(&self) -> Result<String, DrawError> {
         let mut curves = self.curves();
         // In the order in which their lines end, from top to bottom.

@@ -116,9 +116,6 @@ impl Speedup {
     }
 
     /// A line for each size of model.
-    ///
-    /// # Errors
-    /// What the plotting library refuses.
     pub fn svg(&self) -> Result<String, DrawError> {
         let line = |(number, row): (usize, &Row)| {
             let rates = self.bytes_per_second.iter().map(|bytes| 8.0 * bytes);

@@ -18,41 +18,32 @@ const DEEPEST_HEADER: usize = 8;
 /// A file that is no vector of 32-bit floats.
 #[derive(Debug, thiserror::Error)]
 pub enum NpyError {
-    /// It cannot be opened or read.
     #[error("{} cannot be read: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// A directory, a pipe or a device.
     #[error("{} is no regular file; expected a .npy file", path.display())]
     NoFile { path: PathBuf },
-    /// It does not start as such files do.
     #[error("{} is no .npy file: it does not start with \\x93NUMPY; write it with numpy.save", path.display())]
     Magic { path: PathBuf },
-    /// The header is damaged.
     #[error("the header of {} is damaged ({reason}); write the file again with numpy.save", path.display())]
     Header { path: PathBuf, reason: String },
-    /// Another type of numbers.
     #[error(
         "{} holds {found}; expected 32-bit floats ('<f4'): convert it with numpy.save(path, array.astype(numpy.float32))",
         path.display()
     )]
     Type { path: PathBuf, found: String },
-    /// Columns first.
     #[error(
         "{} is in Fortran order; expected C order: convert it with numpy.save(path, numpy.ascontiguousarray(array))",
         path.display()
     )]
     Fortran { path: PathBuf },
-    /// The header and the file disagree.
     #[error(
         "{} has {found} bytes of values, but its header announces {expected}: it is {fault}; write it again",
         path.display(),
         fault = if u128::from(*found) < *expected { "truncated" } else { "damaged" }
     )]
     Length { path: PathBuf, expected: u128, found: u64 },
-    /// Nothing in it.
     #[error("{} holds no entries; expected at least one", path.display())]
     Empty { path: PathBuf },
-    /// A value that cannot be summed.
     #[error(
         "{} holds {value} at entry {entry}, the first of {count} that are NaN or infinite; expected finite numbers",
         path.display()

@@ -25,9 +25,6 @@ const MEASURES: [Measure; 4] = [
 ];
 
 /// The picture as SVG text.
-///
-/// # Errors
-/// What the plotting library refuses.
 pub fn svg(report: &Report) -> Result<String, DrawError> {
     let rows = &report.selectors;
     let names = rows.iter().map(|row| width(&row.selector)).max().unwrap_or(0) + 20;

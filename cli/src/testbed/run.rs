@@ -56,7 +56,6 @@ pub struct Run {
     json: bool,
 }
 
-/// Runs it.
 pub fn run(run: &Run) -> Result<ExitCode, CommandError> {
     let experiment = Experiment::read(&run.file)?;
     let program =

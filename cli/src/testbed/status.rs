@@ -94,7 +94,6 @@ struct Sample {
     counted: Counters,
 }
 
-/// Runs it.
 pub fn run(status: &Status) -> Result<ExitCode, CommandError> {
     loop {
         let pictures = look(status.name.as_deref())?;

@@ -88,7 +88,6 @@ impl Up {
 /// Within this, a signal to a group of processes has come to all of them.
 const HEARD: Duration = Duration::from_millis(100);
 
-/// Runs it.
 pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
     let topology = up.topology()?;
     let interrupt = Interrupt::listen().map_err(|error| format!("signals cannot be listened to: {error}"))?;

@@ -68,9 +68,6 @@ impl Event {
 
 /// The picture of a trace as SVG text: of the second half of its steps the one whose length is the median. Nothing if it has no
 /// step.
-///
-/// # Errors
-/// What the plotting library refuses.
 pub fn svg(heading: &str, trace: &str) -> Result<Option<String>, DrawError> {
     let Ok(Trace { trace_events }) = serde_json::from_str(trace) else { return Ok(None) };
     let mut steps: BTreeMap<u64, Vec<Event>> = BTreeMap::new();

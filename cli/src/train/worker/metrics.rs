@@ -51,9 +51,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Opens the file of a run at rank 0, if it is to have one. Where a run goes on, lines follow those that are there.
-    ///
-    /// # Errors
-    /// A file that cannot be written.
     pub fn of(settings: &Settings, rank: usize) -> Result<Option<Self>, TrainError> {
         let path = settings.options.metrics.as_deref().filter(|_| rank == 0);
         path.map(|path| Self::open(path, settings.options.resume)).transpose()
@@ -79,9 +76,6 @@ impl Metrics {
     }
 
     /// Writes the line of a step that is done, at once, so that others can follow it.
-    ///
-    /// # Errors
-    /// A full disk, and other refusals.
     pub fn write(&mut self, Passed { step, rate, loss }: Passed, taken: &Taken) -> Result<(), TrainError> {
         let Taken { seconds, times, entries, received } = taken;
         let bytes = received - self.received;
