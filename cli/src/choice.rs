@@ -102,7 +102,6 @@ pub fn options() -> impl Iterator<Item = &'static str> {
     Options::stated().into_keys()
 }
 
-/// A method by its name.
 pub fn named(name: &str) -> Result<Method, MethodError> {
     Method::among(all().chain([Method::auto()]), name)
 }
@@ -140,12 +139,10 @@ fn described(methods: impl Iterator<Item = Method>) -> String {
 /// The options of a method with their values, by name: as reports have them.
 pub type Stated = BTreeMap<&'static str, String>;
 
-/// What a method states of its options.
 pub fn stated(method: &Method) -> Stated {
     method.collective().options().into_iter().map(|option| (option.name, option.value)).collect()
 }
 
-/// A choice that cannot be.
 #[derive(Debug, thiserror::Error)]
 pub enum ChoiceError {
     #[error(transparent)]
@@ -239,7 +236,6 @@ impl Choice {
 #[derive(Clone, Debug, Serialize)]
 pub struct Refusal {
     pub method: String,
-    /// A sentence.
     pub reason: String,
 }
 

@@ -15,9 +15,7 @@ use serde::{Deserialize, Serialize};
 /// Steps that are done, as the worker of rank 0 reports them.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Progress {
-    /// Steps done.
     pub done: u64,
-    /// Steps to do.
     pub of: u64,
     /// What else there is to say, for the end of the bar.
     pub note: String,
@@ -51,12 +49,10 @@ pub struct Display {
 }
 
 impl Display {
-    /// Nothing shown yet.
     pub fn new() -> Self {
         Self { bar: bar(0) }
     }
 
-    /// Shows it.
     pub fn show(&self, progress: &Progress) {
         if !report::event(PROGRESS, progress) {
             draw(&self.bar, progress);

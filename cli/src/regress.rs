@@ -128,7 +128,6 @@ fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<
     Ok(Some(if arguments.json { report::json(&summary) } else { summary.table() }))
 }
 
-/// Writes generated data as a LIBSVM file.
 fn generate(arguments: &Regress, settings: &Settings, path: &Path) -> Result<(), CommandError> {
     let Source::Generated { shape, samples: count } = settings.data else {
         return Err(RegressError::Setting {

@@ -79,7 +79,6 @@ pub fn columns(cells: &[Vec<String>]) -> String {
     text
 }
 
-/// Milliseconds.
 pub fn ms(seconds: f64) -> String {
     format!("{:.2}", seconds * 1e3)
 }

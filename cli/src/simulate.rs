@@ -147,7 +147,6 @@ fn from_measurements() -> impl Iterator<Item = &'static str> {
 /// A connection that loses more is given up by any kernel.
 const MOST_LOSS: f64 = 0.5;
 
-/// The most workers that are simulated.
 const MOST_WORKERS: u64 = 4096;
 
 /// Where lengths come from.
@@ -214,7 +213,6 @@ fn bench_gradient(rank: u32, step: u64, entries: &mut [f32]) {
     Gradient::of(1, u64::from(rank), step).fill(entries);
 }
 
-/// The machine's speeds.
 fn machine(path: Option<&Path>) -> Result<Machine, CommandError> {
     let Some(path) = path else { return Ok(Machine::default()) };
     let text = std::fs::read_to_string(path).map_err(|error| {
@@ -361,7 +359,6 @@ impl Simulate {
     }
 }
 
-/// Predicts one step of each method.
 fn predict(simulate: &Simulate) -> Result<String, CommandError> {
     let (Some(workers), Some(n)) = (simulate.workers, simulate.params) else {
         return Err("expected --workers and --params".into());

@@ -14,7 +14,6 @@ const PARTS: [(Fill, &str); 4] =
 const WIDTH: i32 = 960;
 const ROW: i32 = 36;
 
-/// The picture as SVG text.
 pub fn svg(report: &Report) -> Result<String, DrawError> {
     let methods = &report.methods;
     let longest = methods.iter().map(|s| s.seconds_p75.max(s.seconds)).fold(f64::MIN_POSITIVE, f64::max);

@@ -18,7 +18,6 @@ pub struct Sample {
     pub exchange: f64,
     /// Of them, taking received entries in and committing residuals.
     pub merge: f64,
-    /// Bytes received.
     pub bytes: f64,
 }
 
@@ -81,7 +80,6 @@ pub struct Summary {
     pub auto: Option<AutoReport>,
 }
 
-/// The report on several methods.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub methods: Vec<Summary>,
@@ -96,12 +94,10 @@ pub struct Facts {
     /// Over all ranks, a step.
     pub lost: f64,
     pub digest: String,
-    /// What the method `auto` came to.
     pub auto: Option<AutoReport>,
 }
 
 impl Record {
-    /// From the samples of all ranks.
     pub fn of(samples: &[Sample], delivered: usize, l2_share: f64) -> Self {
         let largest = samples.iter().fold(Sample::default(), |a, b| Sample {
             seconds: a.seconds.max(b.seconds),
@@ -116,7 +112,6 @@ impl Record {
 }
 
 impl Summary {
-    /// From the records of all measured steps.
     pub fn of(entrant: &Entrant, records: &[Record], facts: Facts) -> Self {
         let Facts { workers, params, rounds, lost, digest, auto } = facts;
         let of = |field: fn(&Record) -> f64| quartiles(records.iter().map(field));

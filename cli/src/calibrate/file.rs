@@ -39,9 +39,7 @@ pub struct Fit {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
-    /// Entries of the gradient, n.
     pub entries: usize,
-    /// Selection.
     pub select: f64,
     /// From when the exchange begins until the update is there.
     pub exchange: f64,
@@ -51,15 +49,12 @@ pub struct Sample {
     pub forecast: f64,
 }
 
-/// What `gleaner calibrate` stores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// [`VERSION`].
     version: u32,
     /// The method, with its density.
     pub method: String,
-    /// How many workers there were, P.
     pub workers: u32,
     /// Rank 0's machine.
     pub machine: Machine,
@@ -77,7 +72,6 @@ pub struct Calibration {
     pub exchange: Fit,
     /// α + β n of a dense exchange over a ring.
     pub dense: Fit,
-    /// What was measured, by the number of entries.
     pub samples: Vec<Sample>,
 }
 
@@ -100,12 +94,10 @@ pub struct Wanted<'a> {
 }
 
 impl Fit {
-    /// A line with its error.
     pub fn new(line: Line, misfit: Misfit) -> Self {
         Self { fixed: line.fixed, per_entry: line.per_entry, rms: misfit.rms, most: misfit.most }
     }
 
-    /// The line.
     pub fn line(&self) -> Line {
         Line { fixed: self.fixed, per_entry: self.per_entry }
     }

@@ -22,7 +22,6 @@ const LANE: i32 = 26;
 /// Up to so many times the longer of the merged pipelines' iterations are drawn.
 const MOST: f64 = 1.4;
 
-/// The picture as SVG text.
 pub fn svg(
     plan: &Plan<'_>,
     pass: &Pass,

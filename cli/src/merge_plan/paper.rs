@@ -144,7 +144,6 @@ fn solved() -> Result<Vec<Inputs>, MergingError> {
         .collect()
 }
 
-/// The report.
 pub fn report() -> Result<String, MergingError> {
     let inputs = solved()?;
     let mut text = String::from(

@@ -50,7 +50,6 @@ impl Row {
         }
     }
 
-    /// All strategies, in their order.
     pub fn all(problem: &Problem<'_>) -> Result<Vec<Self>, MergingError> {
         let timeline = |strategy: &dyn Strategy| evaluate(problem, &strategy.group(problem)?);
         let optimum = timeline(&Optimal)?.iteration;
@@ -99,7 +98,6 @@ fn place<S: Serializer>(place: &Placement, serializer: S) -> Result<S::Ok, S::Er
 }
 
 impl Plan<'_> {
-    /// As a table.
     pub fn table(&self, picture: Option<&Path>) -> String {
         let headings =
             ["strategy", "groups", "iteration", "selection", "non-overlapped", "hidden", "/ optimal"];

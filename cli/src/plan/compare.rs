@@ -43,7 +43,6 @@ struct Row {
     ratio: f64,
 }
 
-/// Everything that is reported.
 #[derive(Serialize)]
 struct Report {
     workers: u32,
@@ -127,7 +126,6 @@ impl Comparison {
         Ok(Self { choice, methods, workers, n, bandwidth, model, ranking })
     }
 
-    /// The fastest.
     pub fn best(&self) -> &Forecast {
         &self.ranking[0]
     }
@@ -151,7 +149,6 @@ impl Comparison {
         self.ranking.iter().map(row).collect()
     }
 
-    /// As one JSON object.
     pub fn json(&self) -> String {
         let ranked = Report {
             workers: self.workers,
@@ -166,7 +163,6 @@ impl Comparison {
         report::json(&ranked)
     }
 
-    /// As a table.
     pub fn table(&self) -> String {
         let header = [
             "method",

@@ -63,7 +63,6 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// All values.
     pub fn values(&self) -> Result<Vec<f32>, NpyError> {
         let mut values = Vec::with_capacity(self.len);
         self.pieces::<NpyError>(|_, piece| {
@@ -101,17 +100,14 @@ impl Vector {
         Ok(Self { path, shape, len: (found / 4) as usize, big_endian, start })
     }
 
-    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Lengths of the axes.
     pub fn shape(&self) -> &[u64] {
         &self.shape
     }
 
-    /// The number of values.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -228,7 +224,6 @@ fn describe(dtype: &DType) -> String {
     }
 }
 
-/// Writes a vector of this shape.
 pub fn write(to: &mut impl Write, shape: &[u64], values: impl Iterator<Item = f32>) -> io::Result<()> {
     let options = npyz::WriteOptions::<f32>::new().default_dtype();
     let mut file = options.shape(shape).writer(to).begin_nd()?;

@@ -43,7 +43,6 @@ pub struct Summary {
     auto: Option<AutoReport>,
 }
 
-/// The summary of an epoch.
 #[derive(Serialize)]
 struct EpochSummary {
     epoch: u64,
@@ -89,7 +88,6 @@ impl From<Epoch> for EpochSummary {
 }
 
 impl Summary {
-    /// Of a run by so many workers.
     pub fn of(settings: &Settings, workers: usize, trained: Trained) -> Self {
         let epochs = &trained.epochs;
         Self {

@@ -24,7 +24,6 @@ const MEASURES: [Measure; 4] = [
     Measure { title: "build-up, union / Pk", value: |row| row.build_up, unit: "" },
 ];
 
-/// The picture as SVG text.
 pub fn svg(report: &Report) -> Result<String, DrawError> {
     let rows = &report.selectors;
     let names = rows.iter().map(|row| width(&row.selector)).max().unwrap_or(0) + 20;

@@ -18,7 +18,6 @@ const HEADINGS: [&str; 11] = [
     "idling",
 ];
 
-/// A table, a row for each selector.
 pub fn text(report: &Report) -> String {
     let (n, k) = (grouped(report.params as u64), grouped(report.k as u64));
     let s = if report.workers == 1 { "" } else { "s" };

@@ -43,7 +43,6 @@ struct Synchronies<'a> {
     synchronies: Vec<Row>,
 }
 
-/// Predicts a step under each synchrony.
 pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let (Some(workers), Some(names)) = (simulate.workers, &simulate.synchrony) else {
         return Err("expected --workers and --synchrony".into());

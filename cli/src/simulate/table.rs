@@ -36,7 +36,6 @@ pub struct Row {
     pub forecast: Option<f64>,
 }
 
-/// Everything that is predicted.
 #[derive(Debug, Serialize)]
 pub struct Prediction {
     pub workers: u32,
@@ -92,7 +91,6 @@ impl Row {
 }
 
 impl Prediction {
-    /// As a table.
     pub fn table(&self, simulate: &Simulate) -> String {
         let header =
             ["method", "step", "select", "exchange", "merge", "received", "rounds", "entries", "workload"];

@@ -52,7 +52,6 @@ pub struct Chaos {
     json: bool,
 }
 
-/// Runs a campaign.
 pub fn run(chaos: &Chaos) -> Result<ExitCode, CommandError> {
     let program =
         std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;

@@ -22,9 +22,7 @@ use gleaner_trainer::optimizer::{Adam, Descent};
 pub struct Settings {
     /// As they were given.
     pub options: TrainArgs,
-    /// Where the data come from.
     pub source: Source,
-    /// What is trained.
     pub model: ModelKind,
     /// How gradients are exchanged, and how many of their entries.
     pub method: Method,
@@ -34,7 +32,6 @@ pub struct Settings {
     pub merge: Arc<dyn Strategy>,
     /// The option that needs the whole gradient, so that nothing can be exchanged before.
     pub needs_all: Option<&'static str>,
-    /// Steps of the whole run.
     pub steps: u64,
     /// Examples per worker and step.
     pub batch: usize,
@@ -76,12 +73,10 @@ pub fn flag(is_set: bool) -> Option<String> {
 }
 
 impl Settings {
-    /// The learning rate of a step.
     pub fn learning_rate(&self, step: u64) -> f32 {
         self.lr_drops.iter().filter(|&&drop| step >= drop).fold(self.lr, |rate, _| rate * 0.1)
     }
 
-    /// The optimiser.
     pub fn sgd(&self) -> Sgd {
         Sgd { momentum: self.momentum, weight_decay: self.options.weight_decay, nesterov: false }
     }

@@ -8,22 +8,17 @@ use gleaner_candle::PassTimes;
 use super::error::TrainError;
 use super::target::Reached;
 
-/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// The data trained on.
     pub data: String,
-    /// The model trained.
     pub model: String,
     /// How many numbers the model has.
     pub params: usize,
-    /// How many workers trained together.
     pub workers: usize,
     /// Samples of each worker's passes, by rank.
     pub batches: Vec<usize>,
     /// What a pass of the set batch was made to take at least, in seconds: computation is paced then, and not what this machine takes.
     pub seconds_paced: Option<f64>,
-    /// How gradients were exchanged.
     pub method: String,
     /// How parameters followed the updates.
     pub optimizer: &'static str,
@@ -61,7 +56,6 @@ pub struct Summary {
     /// What the exchange came to.
     #[serde(flatten)]
     pub account: Account,
-    /// How many parameter servers there were.
     pub servers: usize,
     /// The mean over the workers in whose processes servers live, where they do.
     pub seconds_batch_computation_colocated: Option<f64>,
@@ -136,7 +130,6 @@ pub struct Together {
     /// the steps, or the last 128, of the worker where it was longest. The four that follow are medians over the same steps, of the
     /// worker that waited least: all others wait for its passes, too.
     pub seconds_iteration: f64,
-    /// The forward pass, in seconds.
     pub seconds_forward: f64,
     /// The backward pass, in which gradients are handed over, in seconds.
     pub seconds_backward: f64,
@@ -189,7 +182,6 @@ pub struct Found {
     pub sentence: String,
 }
 
-/// An evaluation on held-out data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Evaluated {
     /// Steps that were done before it.

@@ -20,9 +20,7 @@ pub struct Target {
 /// When the target was reached, if it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Reached {
-    /// The target accuracy.
     pub target_accuracy: Option<f64>,
-    /// The target loss.
     pub target_loss: Option<f64>,
     /// The steps before the first evaluation that was as good.
     pub steps_to_target: Option<u64>,

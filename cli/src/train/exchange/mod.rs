@@ -49,7 +49,6 @@ pub trait Exchange {
         Ok(())
     }
 
-    /// What this worker received so far.
     fn bytes_received(&self) -> u64;
 
     /// What is known of it at the end of a run.
@@ -99,15 +98,12 @@ pub struct Share {
 /// A pass that is over.
 #[derive(Clone, Copy, Debug)]
 pub struct Passed {
-    /// The step.
     pub step: u64,
-    /// The learning rate.
     pub rate: f32,
     /// The loss of its batch.
     pub loss: f32,
 }
 
-/// The outcome of a step.
 #[derive(Debug)]
 pub struct Ended {
     /// When the update was there.
@@ -116,7 +112,6 @@ pub struct Ended {
     pub times: StepTimes,
     /// What travelled during the pass was under way for so long.
     pub background: Duration,
-    /// Entries of the update.
     pub entries: u64,
     /// Entries whose gradient travels during the next pass.
     pub deferred: u64,

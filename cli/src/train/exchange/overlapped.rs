@@ -18,7 +18,6 @@ use gleaner_trainer::dct::Dct;
 use gleaner_trainer::optimizer::{self, Descent, Optimizer, Rate, Reading, State};
 use gleaner_trainer::parameters::Parameters;
 
-/// See the module.
 pub struct Overlapped<'s> {
     session: &'s Session,
     overlap: Overlap<'s>,

@@ -15,7 +15,6 @@ use crate::train::settings::Settings;
 use crate::train::summary::Account;
 use gleaner_trainer::parameters::{Parameter, Parameters};
 
-/// See the module.
 pub struct Replicated {
     replica: Replica,
     clip: Option<f32>,

@@ -24,7 +24,6 @@ const LATE: usize = 128;
 pub struct Spent {
     /// In steps, without evaluations and checkpoints.
     pub worked: Duration,
-    /// Waiting for updates.
     pub waited: Duration,
     /// Waiting until compute threads took a group over.
     pub blocked: Duration,
@@ -36,7 +35,6 @@ pub struct Spent {
     pub background: Duration,
     /// How many steps had as much in the background as their passes left time for, and how long these took.
     pub at_bound: (u64, Duration),
-    /// How many steps were counted.
     pub steps: usize,
     /// The times of the last of them, [`LATE`] at most.
     late: VecDeque<Times>,
@@ -77,7 +75,6 @@ impl Times {
 }
 
 impl Clock {
-    /// Begins after so many bytes.
     pub fn new(session: &Session, bytes_at_start: u64) -> Self {
         Clock { spent: Spent::default(), most: None, waits: Waits::new(session), bytes_at_start }
     }
@@ -169,7 +166,6 @@ pub struct Reporter<F> {
 }
 
 impl<F: FnMut(Progress)> Reporter<F> {
-    /// Begins with a run.
     pub fn new(run: &Run, progress: F) -> Self {
         Reporter {
             progress: (run.session.rank() == 0).then_some(progress),
