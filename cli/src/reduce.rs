@@ -10,17 +10,17 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use gleaner_algorithms::Rank;
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::collectives::RoutineError;
+use gleaner_algorithms::collectives::{Ensemble, RoutineError};
 use gleaner_algorithms::residual::Collection;
+use gleaner_algorithms::{Method, Rank};
 use gleaner_runtime::staged::Staged;
 
 use crate::choice::{self, Choice};
 use crate::report::{self, CommandError};
 use gleaner_units::grouped;
 use npy::{NpyError, Vector};
-use step::{Reduced, Step};
+use step::Reduced;
 
 /// Sum up recorded gradients, as one step of training would
 ///
@@ -85,29 +85,34 @@ pub fn run(arguments: &Reduce) -> Result<ExitCode, CommandError> {
     let before =
         arguments.residuals.as_deref().map(|folder| open_residuals(folder, &gradients)).transpose()?;
     let n = gradients[0].len();
-    let k = choice::k(&method, gradients.len() as u32, n)?;
+    let workers = gradients.len() as u32;
+    let k = choice::k(&method, workers, n)?;
     let read = |folder| memory::read(folder, &method, gradients.len());
     let learnt = arguments.residuals.as_deref().map(read).transpose()?;
-    let step = Step::prepare(method.clone(), gradients.len() as u32, n, learnt.flatten());
-    let mut step = step.map_err(|error| match (error, &arguments.residuals) {
+    let prepared = Ensemble::new(method.clone(), workers, n).and_then(|mut ensemble: Ensemble| {
+        learnt.flatten().map_or(Ok(()), |memories| ensemble.restore(memories))?;
+        Ok(ensemble)
+    });
+    let mut ensemble = prepared.map_err(|error| match (error, &arguments.residuals) {
         (error @ RoutineError::Memory { .. }, Some(folder)) => memory::refused(
             &folder.join(memory::NAME),
             &format!("{error}; remove it to start on these residuals afresh"),
         ),
         (error, _) => error.into(),
     })?;
-    step.accumulate(&gradients, before.as_deref())?;
-    let reduced = step.all_reduce()?;
-    write(arguments, &gradients, &step, &reduced)?;
+    step::accumulate(&mut ensemble, &gradients, before.as_deref())?;
+    let cost = ensemble.cost();
+    let reduced = step::all_reduce(&mut ensemble, method.collection())?;
+    write(&arguments.out, gradients[0].shape(), (&method, &ensemble), &reduced)?;
     let report = Report {
         method: method.collective().name(),
         workers: gradients.len(),
         entries: n,
         k,
-        rounds: step.cost.rounds,
-        messages: step.cost.messages,
-        words_received: step.cost.words_received,
-        words_critical: step.cost.words_critical,
+        rounds: cost.rounds,
+        messages: cost.messages,
+        words_received: cost.words_received,
+        words_critical: cost.words_critical,
         entries_received: reduced.entries_received,
         bytes_received: reduced.bytes_received,
         entries_delivered: reduced.update.iter().map(Bag::nonzeros).sum(),
@@ -190,17 +195,17 @@ fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, Co
 
 /// Writes the residuals and then the update: where the update is, all is.
 fn write(
-    arguments: &Reduce,
-    gradients: &[Vector],
-    step: &Step,
+    out: &Path,
+    shape: &[u64],
+    (method, ensemble): (&Method, &Ensemble),
     reduced: &Reduced,
 ) -> Result<(), CommandError> {
-    let (out, shape) = (&arguments.out, gradients[0].shape());
+    let n = shape.iter().product::<u64>() as usize;
     fs::create_dir_all(out)
         .map_err(|error| format!("the directory {} cannot be made: {error}", out.display()))?;
     let mut staged = Staged::default();
-    for (rank, residual) in step.ensemble.residuals.iter().enumerate() {
-        let pieces = step.entries().step_by(PIECE).map(|from| from..step.entries().end.min(from + PIECE));
+    for (rank, residual) in ensemble.residuals.iter().enumerate() {
+        let pieces = (0..n).step_by(PIECE).map(|from| from..n.min(from + PIECE));
         staged.write(&out.join(residual_name(rank)), |file| {
             let mut read = Ok(());
             let values =
@@ -209,9 +214,9 @@ fn write(
             read.map_err(io::Error::other).and(written)
         })?;
     }
-    let text = memory::text(step.method(), &step.ensemble.memories());
+    let text = memory::text(method, &ensemble.memories());
     staged.write(&out.join(memory::NAME), |file| file.write_all(text.as_bytes()))?;
-    staged.write(&out.join("update.npy"), |file| npy::write(file, shape, step.mean(reduced)))?;
+    staged.write(&out.join("update.npy"), |file| npy::write(file, shape, reduced.mean()))?;
     Ok(staged.publish()?)
 }
 
