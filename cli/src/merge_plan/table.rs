@@ -3,12 +3,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use gleaner_algorithms::merging::{
-    MergingError, Optimal, Placement, Problem, STRATEGIES, Strategy, Timeline, evaluate,
-};
+use gleaner_algorithms::merging::{MergingError, Optimal, Problem, STRATEGIES, Strategy, Timeline, evaluate};
 use gleaner_units::grouped;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
+use super::SelectIn;
 use super::layers::NamedLayer;
 use crate::report::{ms, table};
 
@@ -79,8 +78,7 @@ pub struct Plan<'a> {
     #[serde(skip)]
     pub label: String,
     pub workers: u32,
-    #[serde(serialize_with = "place")]
-    pub select_in: Placement,
+    pub select_in: SelectIn,
     /// Where costs come from.
     #[serde(rename = "costs")]
     pub from: &'a str,
@@ -88,13 +86,6 @@ pub struct Plan<'a> {
     pub strategies: Vec<Row>,
     /// Every layer by itself, dense, over a ring.
     pub dense: Row,
-}
-
-fn place<S: Serializer>(place: &Placement, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match place {
-        Placement::InBackward => "backward",
-        Placement::Beside => "beside",
-    })
 }
 
 impl Plan<'_> {
@@ -129,8 +120,8 @@ impl Plan<'_> {
             self.workers,
             self.from,
             match self.select_in {
-                Placement::InBackward => "in the backward pass",
-                Placement::Beside => "beside the backward pass",
+                SelectIn::Backward => "in the backward pass",
+                SelectIn::Beside => "beside the backward pass",
             },
             table(headings, rows)
         );

@@ -17,7 +17,7 @@ use super::error::TrainError;
 use super::exchange::{Exchange, Passed, Share, exchange};
 use super::model_file::Identity;
 use super::record::Record;
-use super::settings::Settings;
+use super::settings::{Settings, expect, unless};
 use super::summary::{Evaluated, Summary, dense_bytes_per_step, density};
 use super::uneven::{self, Pacer};
 use crate::crew::Progress;
@@ -30,7 +30,7 @@ use gleaner_trainer::data::{Dataset, Order};
 use gleaner_trainer::layers::{Mode, cross_entropy};
 use gleaner_trainer::models::Model;
 use gleaner_trainer::parameters::Parameters;
-use metrics::{Metrics, Taken};
+use metrics::Metrics;
 
 /// Joins the other workers and trains; worker 0 reports the progress, and returns the result. Nothing, and not success, where all workers
 /// fail for one reason: then the launcher says it, once.
@@ -285,10 +285,7 @@ impl<'a> Run<'a> {
         clock.end_step(took, &ended);
         if let Some(metrics) = &mut self.metrics {
             let received = self.exchange.bytes_received();
-            metrics.write(
-                pass,
-                &Taken { seconds: took, times: clock.last(), entries: ended.entries, received },
-            )?;
+            metrics.write(pass, (took, clock.last()), (ended.entries, received))?;
         }
         if value.is_finite() {
             self.losses = (self.losses.0 + f64::from(value), self.losses.1 + 1);
@@ -357,14 +354,8 @@ impl<'a> Run<'a> {
 
 /// Refuses another number of servers than the job has.
 fn expect_servers(args: &TrainArgs, servers: usize) -> Result<(), TrainError> {
-    match args.servers.servers.filter(|&asked| asked as usize != servers) {
-        None => Ok(()),
-        Some(asked) => Err(TrainError::Setting {
-            option: "--servers",
-            expected: "nothing, or as many servers as whatever has started the workers has started",
-            found: asked.to_string(),
-        }),
-    }
+    let expected = "nothing, or as many servers as whatever has started the workers has started";
+    expect([("--servers", expected, unless(args.servers.servers, |asked| *asked as usize == servers))])
 }
 
 fn open_checkpoints(
