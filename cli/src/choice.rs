@@ -239,6 +239,15 @@ pub struct Refusal {
     pub reason: String,
 }
 
+impl Refusal {
+    /// What is said of all of them below a table.
+    pub fn all(refused: &[Self]) -> String {
+        let line = |Self { method, reason }: &Self| format!("\n{method} cannot run: {reason}");
+        let end = if refused.is_empty() { "" } else { "\n" };
+        refused.iter().map(line).collect::<String>() + end
+    }
+}
+
 /// How many of n entries a method delivers among so many workers; a command that is asked for none refuses.
 pub fn k(method: &Method, workers: u32, n: usize) -> Result<usize, ChoiceError> {
     match method.sparsity() {

@@ -54,18 +54,17 @@ pub fn save(path: &Path, text: &str) -> Result<(), StagedError> {
 }
 
 /// A row of headings and other rows, in columns of which the first is left-aligned.
-pub fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let headings = headings.map(str::to_owned).to_vec();
-    columns(&std::iter::once(headings).chain(rows).collect::<Vec<_>>())
-}
-
-/// Columns of which the first is left-aligned.
-pub fn columns(cells: &[Vec<String>]) -> String {
+pub fn table(
+    headings: impl IntoIterator<Item = impl Into<String>>,
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    let headings: Vec<String> = headings.into_iter().map(Into::into).collect();
+    let cells: Vec<Vec<String>> = std::iter::once(headings).chain(rows).collect();
     let count = cells.first().map_or(0, Vec::len);
     let width = |c: usize| cells.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count).map(width).collect();
     let mut text = String::new();
-    for row in cells {
+    for row in &cells {
         let mut line = String::new();
         for (c, (cell, width)) in row.iter().zip(&widths).enumerate() {
             let _ = match c {

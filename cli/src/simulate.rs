@@ -27,7 +27,7 @@ use crate::bench::gradient::Gradient;
 use crate::calibrate::file::Calibration;
 use crate::choice::{self, Choice, Refusal};
 use crate::crew;
-use crate::merge_plan::layers;
+use crate::merge_plan::layers::{self, Layers};
 use crate::plan::compare::has_forecast;
 use crate::report::{self, CommandError};
 
@@ -242,6 +242,12 @@ impl Simulate {
         });
         bar.finish_and_clear();
         found
+    }
+
+    /// The layers of --model or --layers, with what --compute says of their passes.
+    fn given_layers(&self) -> Result<Layers, CommandError> {
+        let times = (self.compute.map(|compute| compute / 3), self.compute.map(|compute| compute * 2 / 3));
+        Layers::find(self.model.as_deref(), self.layers.as_deref(), times)
     }
 
     /// One direction of a host's link: a message crosses two of them.

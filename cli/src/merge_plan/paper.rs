@@ -9,7 +9,7 @@ use gleaner_algorithms::merging::{
     named,
 };
 
-use crate::report::{columns, table};
+use crate::report::table;
 
 /// What the paper prints about a model.
 struct Printed {
@@ -267,8 +267,8 @@ fn ranges(inputs: &[Inputs]) -> Result<String, MergingError> {
          as above\n\n",
     );
     let name = |inputs: &Inputs| inputs.printed.model.name.to_owned();
-    let header: Vec<String> = std::iter::once("α, ms".to_owned()).chain(inputs.iter().map(name)).collect();
-    let mut cells = vec![header];
+    let header = std::iter::once("α, ms".to_owned()).chain(inputs.iter().map(name));
+    let mut cells = Vec::new();
     for alpha in [0.1e-3, 0.3e-3, 1e-3, 3e-3, 10e-3, inputs[RESNET].costs.alpha, 22e-3, 30e-3, 100e-3] {
         let mut row = vec![format!("{:.2}", 1e3 * alpha)];
         for input in inputs {
@@ -277,7 +277,7 @@ fn ranges(inputs: &[Inputs]) -> Result<String, MergingError> {
         }
         cells.push(row);
     }
-    text += &columns(&cells);
+    text += &table(header, cells);
     text += "\nThe same along t_f + t_b from 10 ms to 10 s, 60 steps a decade, in seconds; α and β solved as above, or of the authors' code: \
              2 · (11 ms + 17 ns · 64 ρ d)\n\n";
     let mut rows = Vec::new();

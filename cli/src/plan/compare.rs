@@ -177,10 +177,9 @@ impl Comparison {
             "entries",
             "/ fastest",
         ];
-        let mut cells = vec![header.map(String::from).to_vec()];
-        for (f, row) in self.ranking.iter().zip(self.rows()) {
+        let rows = self.ranking.iter().zip(self.rows()).map(|(f, row)| {
             let (low, high) = f.delivered;
-            cells.push(vec![
+            vec![
                 f.to_string(),
                 grouped(f.rounds),
                 grouped(f.messages),
@@ -192,9 +191,9 @@ impl Comparison {
                 ms(f.seconds),
                 if low == high { grouped(low) } else { format!("{}–{}", grouped(low), grouped(high)) },
                 format!("{:.2}", row.ratio),
-            ]);
-        }
-        let mut text = format!("{}; expected times in ms\n\n{}", self.heading(), report::columns(&cells));
+            ]
+        });
+        let mut text = format!("{}; expected times in ms\n\n{}", self.heading(), report::table(header, rows));
         let _ = write!(
             text,
             "\nEstimated with {:?} and {} a link, {:.2} bytes a sparse entry, and workers that choose half-way between the same \

@@ -6,7 +6,6 @@ use gleaner_units::grouped;
 use serde::Serialize;
 
 use super::Simulate;
-use crate::merge_plan::layers::Layers;
 use crate::report::{self, CommandError, json, ms};
 
 /// Steps that are simulated; the second half counts.
@@ -50,9 +49,7 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let Some(pass) = simulate.compute.map(|pass| pass.as_secs_f64()).filter(|pass| *pass > 0.0) else {
         return Err("expected --compute, which says what the passes take, beside --synchrony".into());
     };
-    let times =
-        (simulate.compute.map(|compute| compute / 3), simulate.compute.map(|compute| compute * 2 / 3));
-    let layers = Layers::find(simulate.model.as_deref(), simulate.layers.as_deref(), times)?;
+    let layers = simulate.given_layers()?;
     let mut passes = vec![pass; workers as usize];
     for &(rank, factor) in &simulate.slow {
         let missing = || format!("there is no rank {rank} to be slow; choose one from 0 to {}", workers - 1);
