@@ -84,7 +84,7 @@ pub fn run(arguments: &Reduce) -> Result<ExitCode, CommandError> {
     let gradients = open_gradients(&arguments.gradients)?;
     let before =
         arguments.residuals.as_deref().map(|folder| open_residuals(folder, &gradients)).transpose()?;
-    let n = gradients[0].len();
+    let n = gradients[0].len;
     let workers = gradients.len() as u32;
     let k = choice::k(&method, workers, n)?;
     let read = |folder| memory::read(folder, &method, gradients.len());
@@ -103,7 +103,7 @@ pub fn run(arguments: &Reduce) -> Result<ExitCode, CommandError> {
     step::accumulate(&mut ensemble, &gradients, before.as_deref())?;
     let cost = ensemble.cost();
     let reduced = step::all_reduce(&mut ensemble, method.collection())?;
-    write(&arguments.out, gradients[0].shape(), (&method, &ensemble), &reduced)?;
+    write(&arguments.out, &gradients[0].shape, (&method, &ensemble), &reduced)?;
     let report = Report {
         method: method.collective().name(),
         workers: gradients.len(),
@@ -130,16 +130,16 @@ pub fn open_gradients(paths: &[PathBuf]) -> Result<Vec<Vector>, CommandError> {
     let open = |(rank, path): (u32, &PathBuf)| Vector::open(path).map_err(|error| of_rank(rank, error));
     let gradients = (0..).zip(paths).map(open).collect::<Result<Vec<_>, _>>()?;
     let first = &gradients[0];
-    match gradients.iter().find(|g| g.shape() != first.shape()) {
+    match gradients.iter().find(|g| g.shape != first.shape) {
         None => Ok(gradients),
         Some(other) => Err(format!(
             "{} has {} entries of shape {:?}, but {} has {} of shape {:?}; expected the gradients of one model from all ranks",
-            first.path().display(),
-            first.len(),
-            first.shape(),
-            other.path().display(),
-            other.len(),
-            other.shape()
+            first.path.display(),
+            first.len,
+            first.shape,
+            other.path.display(),
+            other.len,
+            other.shape
         )
         .into()),
     }
@@ -156,7 +156,7 @@ fn residual_name(rank: usize) -> String {
 
 /// One residual for every gradient, and none besides: what is left behind would never be delivered.
 fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, CommandError> {
-    let (workers, expected) = (gradients.len(), gradients[0].len());
+    let (workers, expected) = (gradients.len(), gradients[0].len);
     let mut residuals = Vec::with_capacity(workers);
     for rank in 0..workers {
         let path = folder.join(residual_name(rank));
@@ -170,12 +170,12 @@ fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, Co
             .into());
         }
         let residual = Vector::open(&path).map_err(|error| of_rank(rank as u32, error))?;
-        if residual.len() != expected {
+        if residual.len != expected {
             return Err(format!(
                 "{} has {} entries, but the gradients have {expected}; expected the residuals that an earlier step of the same \
                  model wrote",
                 path.display(),
-                residual.len()
+                residual.len
             )
             .into());
         }

@@ -25,35 +25,23 @@ struct Printed {
 }
 
 static PRINTED: [Printed; 4] = [
-    Printed {
-        model: &MODELS[0],
-        density: 0.001,
-        groups: [13, 2],
-        seconds: [0.336, 0.523, 0.331],
-        shorter: "very close",
-    },
-    Printed {
-        model: &MODELS[1],
-        density: 0.001,
-        groups: [53, 2],
-        seconds: [0.666, 1.217, 0.507],
-        shorter: "about 2×",
-    },
-    Printed {
-        model: &MODELS[2],
-        density: 0.001,
-        groups: [150, 7],
-        seconds: [1.602, 3.389, 1.247],
-        shorter: "about 2×",
-    },
-    Printed {
-        model: &MODELS[3],
-        density: 0.005,
-        groups: [9, 6],
-        seconds: [1.019, 0.956, 0.916],
-        shorter: "about 1.2×",
-    },
+    Printed::of(&MODELS[0], 0.001, [13, 2], [0.336, 0.523, 0.331], "very close"),
+    Printed::of(&MODELS[1], 0.001, [53, 2], [0.666, 1.217, 0.507], "about 2×"),
+    Printed::of(&MODELS[2], 0.001, [150, 7], [1.602, 3.389, 1.247], "about 2×"),
+    Printed::of(&MODELS[3], 0.005, [9, 6], [1.019, 0.956, 0.916], "about 1.2×"),
 ];
+
+impl Printed {
+    const fn of(
+        model: &'static ModelTensors,
+        density: f64,
+        groups: [usize; 2],
+        seconds: [f64; 3],
+        shorter: &'static str,
+    ) -> Self {
+        Self { model, density, groups, seconds, shorter }
+    }
+}
 
 /// Which of them is ResNet-50, and its forward and backward pass together, in seconds: §I.
 const RESNET: usize = 1;

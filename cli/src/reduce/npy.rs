@@ -54,9 +54,11 @@ pub enum NpyError {
 /// A vector in a file whose header has been read and found to fit the file.
 #[derive(Debug)]
 pub struct Vector {
-    path: PathBuf,
-    shape: Vec<u64>,
-    len: usize,
+    pub path: PathBuf,
+    /// Lengths of the axes.
+    pub shape: Vec<u64>,
+    /// How many values it has.
+    pub len: usize,
     big_endian: bool,
     /// Where the values start in the file.
     start: u64,
@@ -98,18 +100,6 @@ impl Vector {
             return Err(NpyError::Empty { path });
         }
         Ok(Self { path, shape, len: (found / 4) as usize, big_endian, start })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub fn shape(&self) -> &[u64] {
-        &self.shape
-    }
-
-    pub fn len(&self) -> usize {
-        self.len
     }
 
     /// Hands the values on a piece at a time, as (position of the first of them, values).

@@ -32,7 +32,7 @@ pub fn accumulate(
 ) -> Result<(), CommandError> {
     for (r, (residual, gradient)) in ensemble.residuals.iter_mut().zip(gradients).enumerate() {
         let sum = |error: AccumulateError| -> CommandError {
-            let path = gradient.path().display();
+            let path = gradient.path.display();
             format!("{} ({path}): {error}; expected finite sums", Rank(r as u32)).into()
         };
         let located = |error: CommandError| match error.downcast() {

@@ -269,7 +269,7 @@ impl<'a> Run<'a> {
         let pass = Passed { step, rate, loss: value };
         let ended = self.exchange.end_step(&mut self.parameters, pass)?;
         clock.count(step, [forward, backward, ended.came - began], &ended);
-        if let Some(skipped) = &ended.skipped {
+        if let Some(skipped) = &ended.stepped.skipped {
             if let Some(own) = &skipped.own {
                 say(format_args!(
                     "gleaner: rank {} lets all workers skip step {step}: {own}",
@@ -285,7 +285,7 @@ impl<'a> Run<'a> {
         clock.end_step(took, &ended);
         if let Some(metrics) = &mut self.metrics {
             let received = self.exchange.bytes_received();
-            metrics.write(pass, (took, clock.last()), (ended.entries, received))?;
+            metrics.write(pass, (took, clock.last()), (ended.stepped.entries, received))?;
         }
         if value.is_finite() {
             self.losses = (self.losses.0 + f64::from(value), self.losses.1 + 1);

@@ -5,10 +5,10 @@ mod replicated;
 mod units;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use candle_core::Tensor;
-use gleaner_runtime::{Awaited, Session, Skipped, StepTimes};
+use gleaner_runtime::{Session, StepTimes, Stepped};
 
 use super::error::TrainError;
 use super::settings::Settings;
@@ -110,17 +110,8 @@ pub struct Ended {
     pub came: Instant,
     /// What its exchange took.
     pub times: StepTimes,
-    /// What travelled during the pass was under way for so long.
-    pub background: Duration,
-    pub entries: u64,
-    /// Entries whose gradient travels during the next pass.
-    pub deferred: u64,
-    /// How many may, and how many the pass leaves time for.
-    pub budget: Option<(u64, u64)>,
-    /// Which worker this one waited for, where a server reports it.
-    pub awaited: Awaited,
-    /// Why the update was left out.
-    pub skipped: Option<Skipped>,
+    /// What else it came to.
+    pub stepped: Stepped,
 }
 
 /// Agrees with all ranks on the parameters and on how they change. `example` gives the loss of an example whose model uses the parameters

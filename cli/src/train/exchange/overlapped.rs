@@ -1,12 +1,12 @@
 //! Bulk synchronous steps over an all-reduce, which begins while the backward pass goes on.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use candle_core::Tensor;
 use gleaner_candle::Overlap;
 use gleaner_runtime::report::say;
-use gleaner_runtime::{Awaited, Session};
+use gleaner_runtime::{Session, Stepped};
 
 use super::{Ended, Exchange, Passed, Share};
 use crate::crew::{self, meanwhile};
@@ -171,16 +171,9 @@ impl Exchange for Overlapped<'_> {
             self.session.record(step, "apply", came..Instant::now());
             self.look_after(step);
         }
-        Ok(Ended {
-            came,
-            times: self.overlap.gradients().times(),
-            background: Duration::ZERO,
-            entries: update.entries() as u64,
-            deferred: 0,
-            budget: None,
-            awaited: Awaited::Unknown,
-            skipped: update.skipped().cloned(),
-        })
+        let (entries, skipped) = (update.entries() as u64, update.skipped().cloned());
+        let stepped = Stepped { entries, skipped, ..Stepped::default() };
+        Ok(Ended { came, times: self.overlap.gradients().times(), stepped })
     }
 
     fn bytes_received(&self) -> u64 {

@@ -91,22 +91,9 @@ impl Exchange for Replicated {
         let stepped = self.replica.step(Pass { rate, samples: self.samples, loss })?;
         let came = Instant::now();
         self.hand_on(parameters)?;
-        let times = StepTimes {
-            exchange: stepped.waiting + stepped.background,
-            under_way: stepped.waiting + stepped.background,
-            waiting: stepped.waiting,
-            ..StepTimes::default()
-        };
-        Ok(Ended {
-            came,
-            times,
-            background: stepped.background,
-            entries: stepped.entries,
-            deferred: stepped.deferred,
-            budget: stepped.budget,
-            awaited: stepped.awaited,
-            skipped: stepped.skipped,
-        })
+        let (waiting, under_way) = (stepped.waiting, stepped.waiting + stepped.background);
+        let times = StepTimes { exchange: under_way, under_way, waiting, ..StepTimes::default() };
+        Ok(Ended { came, times, stepped })
     }
 
     fn flush(&mut self, parameters: &mut Parameters) -> Result<(), TrainError> {

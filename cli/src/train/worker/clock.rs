@@ -81,14 +81,14 @@ impl Clock {
 
     /// Counts a step by what its forward and its backward pass, all of it, and its exchange took.
     pub fn count(&mut self, step: u64, [forward, backward, iteration]: [Duration; 3], ended: &Ended) {
-        let exchange = ended.times;
-        self.waits.count(step, exchange.waiting, ended.awaited);
+        let (exchange, stepped) = (ended.times, &ended.stepped);
+        self.waits.count(step, exchange.waiting, stepped.awaited);
         let spent = &mut self.spent;
         spent.waited += exchange.waiting;
         spent.computed += iteration.saturating_sub(exchange.waiting);
-        spent.background += ended.background;
-        spent.entries += ended.entries;
-        spent.deferred += ended.deferred;
+        spent.background += stepped.background;
+        spent.entries += stepped.entries;
+        spent.deferred += stepped.deferred;
         spent.blocked += exchange.blocked;
         spent.steps += 1;
         let [iteration, forward, backward, select, under_way, exposed] = [
@@ -109,8 +109,9 @@ impl Clock {
     /// A step took so long in all.
     pub fn end_step(&mut self, took: Duration, ended: &Ended) {
         self.spent.worked += took;
-        self.most = ended.budget.map(|(_, most)| most);
-        if ended.budget.is_some_and(|(budget, most)| most > 0 && budget >= most) {
+        let budget = ended.stepped.budget;
+        self.most = budget.map(|(_, most)| most);
+        if budget.is_some_and(|(budget, most)| most > 0 && budget >= most) {
             self.spent.at_bound.0 += 1;
             self.spent.at_bound.1 += took;
         }
@@ -204,7 +205,7 @@ impl<F: FnMut(Progress)> Reporter<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gleaner_runtime::{Awaited, StepTimes};
+    use gleaner_runtime::{StepTimes, Stepped};
 
     #[test]
     fn what_the_last_rank_does_not_wait_for_is_hidden() {
@@ -219,16 +220,10 @@ mod tests {
                     blocked: ms(1),
                     ..StepTimes::default()
                 };
-                let ended = Ended {
-                    came: Instant::now(),
-                    times,
-                    background: ms(2),
-                    entries: 3,
-                    deferred: 5,
-                    budget: Some((waiting, 8)),
-                    awaited: Awaited::Unknown,
-                    skipped: None,
-                };
+                let budget = Some((waiting, 8));
+                let stepped =
+                    Stepped { background: ms(2), entries: 3, deferred: 5, budget, ..Stepped::default() };
+                let ended = Ended { came: Instant::now(), times, stepped };
                 clock.count(0, [ms(5), ms(20 - waiting), ms(25)], &ended);
                 clock.end_step(ms(30), &ended);
             }
