@@ -114,14 +114,13 @@ mod tests {
 
     use super::*;
     use crate::bench::lineup::Entrant;
-    use crate::bench::summary::{Facts, Record, Sample};
+    use crate::bench::summary::{Record, Sample};
     use crate::choice::Refusal;
 
     fn taking(method: Method, seconds: f64) -> Summary {
         let sample = Sample { seconds, ..Sample::default() };
-        let facts =
-            Facts { workers: 5, params: 1000, rounds: 3, lost: 0.0, digest: "0".repeat(64), auto: None };
-        Summary::of(&Entrant { method, k: 10 }, &[Record::of(&[sample], 10, 0.25)], facts)
+        let of_steps = Summary::of(&Entrant { method, k: 10 }, &[Record::of(&[sample], 10, 0.25)]);
+        Summary { workers: 5, params: 1000, rounds: 3, digest: "0".repeat(64), ..of_steps }
     }
 
     #[test]
