@@ -226,8 +226,8 @@ const PIECE: usize = 1 << 18;
 fn as_text(report: &Report, out: &Path) -> String {
     let mut text = String::new();
     let Report { method, workers, entries, k, .. } = report;
-    let (n, k, s) = (grouped(*entries as u64), grouped(*k as u64), if *workers == 1 { "" } else { "s" });
-    let _ = writeln!(text, "{method} among {workers} worker{s}: n = {n}, k = {k}\n");
+    let (n, k, workers) = (grouped(*entries as u64), grouped(*k as u64), report::counted(*workers, "worker"));
+    let _ = writeln!(text, "{method} among {workers}: n = {n}, k = {k}\n");
     let mut row = |name: &str, count: String| {
         let _ = writeln!(text, "  {name:34}{count:>16}");
     };

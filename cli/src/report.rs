@@ -81,3 +81,8 @@ pub fn table(
 pub fn ms(seconds: f64) -> String {
     format!("{:.2}", seconds * 1e3)
 }
+
+/// So many of something: `1 worker`, `2 workers`.
+pub fn counted(count: usize, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
+}

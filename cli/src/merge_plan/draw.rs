@@ -6,7 +6,7 @@ use gleaner_algorithms::merging::{
 use gleaner_charts::{Axis, Fill, Key, Page, Row, Rows};
 
 use super::table::Plan;
-use crate::report::CommandError;
+use crate::report::{CommandError, counted};
 
 const KINDS: [(Fill, &str); 4] = [
     (Fill::FORWARD, "forward"),
@@ -39,10 +39,7 @@ pub fn svg(
     let end = longest.min(MOST * single.iteration.max(merged.iteration));
     let mut rows = Vec::new();
     for (name, timeline) in pipelines {
-        let groups = match timeline.groups.len() {
-            1 => "1 group".to_owned(),
-            groups => format!("{groups} groups"),
-        };
+        let groups = counted(timeline.groups.len(), "group");
         let heading = format!("{name}: {groups}, {:.2} ms", 1e3 * timeline.iteration);
         rows.push(Row { heading, ..Row::default() });
         rows.extend(lanes(timeline, pass, problem.place, end));

@@ -10,7 +10,7 @@ use gleaner_units::{bytes, grouped};
 use serde::Serialize;
 
 use crate::bench::AutoReport;
-use crate::report::table;
+use crate::report::{counted, table};
 
 /// The summary of a training run. The field names are documented in `docs/` and stay as they are.
 #[derive(Serialize)]
@@ -122,12 +122,11 @@ impl Summary {
 
     /// A row for each epoch, and what there is to say of all.
     pub fn table(&self) -> String {
-        let s = if self.workers == 1 { "" } else { "s" };
         let mut text = format!(
-            "{}, {} by {} worker{s}: {} samples of {} features, {} non-zero entries, loaded in {:.2} s\n\n",
+            "{}, {} by {}: {} samples of {} features, {} non-zero entries, loaded in {:.2} s\n\n",
             self.data,
             self.loss,
-            self.workers,
+            counted(self.workers, "worker"),
             grouped(self.samples),
             grouped(self.features as u64),
             grouped(self.nonzeros),

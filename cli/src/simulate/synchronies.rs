@@ -6,7 +6,7 @@ use gleaner_units::grouped;
 use serde::Serialize;
 
 use super::Simulate;
-use crate::report::{self, CommandError, json, ms};
+use crate::report::{self, CommandError, counted, json, ms};
 
 /// Steps that are simulated; the second half counts.
 const STEPS: u64 = 64;
@@ -130,14 +130,13 @@ fn table(predicted: &Synchronies<'_>, simulate: &Simulate) -> String {
             format!("{:.2}", row.throughput / first),
         ]
     });
-    let plural = |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
     format!(
         "{}: {} entries; passes of {} ms\n{} and {}, links of {} and {:?}; predicted ms\n\n{}",
         predicted.model,
         grouped(predicted.params as u64),
         ms(predicted.pass),
-        plural(predicted.workers as usize, "worker"),
-        plural(predicted.servers, "server"),
+        counted(predicted.workers as usize, "worker"),
+        counted(predicted.servers, "server"),
         simulate.bandwidth,
         simulate.latency,
         report::table(headings, rows)
