@@ -43,7 +43,7 @@ pub fn bar(length: u64) -> ProgressBar {
     bar
 }
 
-/// Where rank 0 shows how far it is: at the launcher that started it, or in a bar of its own.
+/// Where rank 0 shows how far it is: at the launcher that started it, or in a bar of its own, which is cleared once this is dropped.
 pub struct Display {
     bar: ProgressBar,
 }
@@ -57,12 +57,6 @@ impl Display {
         if !report::event(PROGRESS, progress) {
             draw(&self.bar, progress);
         }
-    }
-}
-
-impl Drop for Display {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
     }
 }
 

@@ -45,24 +45,19 @@ struct Picture {
 /// Its links, of the hosts and of the groups.
 #[derive(Serialize)]
 struct Links {
-    hosts: Vec<Attached>,
-    uplinks: Vec<Climb>,
+    hosts: Vec<Linked<Node>>,
+    uplinks: Vec<Linked<Uplink>>,
     relay: Relay,
 }
 
+/// The link of a host or of a group.
 #[derive(Serialize)]
-struct Attached {
+struct Linked<T> {
     #[serde(flatten)]
-    node: Node,
-    cut: bool,
-    #[serde(flatten)]
-    crossing: Crossing,
-}
-
-#[derive(Serialize)]
-struct Climb {
-    #[serde(flatten)]
-    uplink: Uplink,
+    end: T,
+    /// Of a host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut: Option<bool>,
     #[serde(flatten)]
     crossing: Crossing,
 }
@@ -86,12 +81,6 @@ struct Crossing {
     received: f64,
     #[serde(rename = "sent_bytes_per_second")]
     sent: f64,
-}
-
-/// What an interface had counted at a time.
-struct Sample {
-    at: Instant,
-    counted: Counters,
 }
 
 pub fn run(status: &Status) -> Result<ExitCode, CommandError> {
@@ -146,11 +135,11 @@ fn look(only: Option<&str>) -> Result<Vec<Picture>, NetworkError> {
     networks.into_iter().map(picture).collect()
 }
 
-/// Of the hosts, and of the uplinks.
-type Samples = (Vec<Sample>, Vec<Sample>);
+/// What interfaces had counted when: of the hosts, and of the uplinks.
+type Samples = (Vec<(Instant, Counters)>, Vec<(Instant, Counters)>);
 
 fn samples(network: &Network) -> Result<Samples, NetworkError> {
-    let now = |counted| Sample { at: Instant::now(), counted };
+    let now = |counted| (Instant::now(), counted);
     let host = |node: Node| network.counters(&node.name).map(now);
     let uplink = |uplink: Uplink| network.uplink_counters(&uplink).map(now);
     let hosts = network.hosts().into_iter().map(host).collect::<Result<_, _>>()?;
@@ -160,24 +149,20 @@ fn samples(network: &Network) -> Result<Samples, NetworkError> {
 fn links(network: &Network, before: &Samples) -> Result<Links, NetworkError> {
     let now = samples(network)?;
     let cut = network.cut_hosts()?;
-    let crossing = |(old, new): (&Sample, &Sample)| {
-        let seconds = (new.at - old.at).as_secs_f64();
-        let rate = |old: u64, new: u64| new.saturating_sub(old) as f64 / seconds;
-        Crossing {
-            received: rate(old.counted.received, new.counted.received),
-            sent: rate(old.counted.sent, new.counted.sent),
-        }
+    let crossing = |((then, old), (now, new)): (&(Instant, Counters), &(Instant, Counters))| {
+        let rate = |old: u64, new: u64| new.saturating_sub(old) as f64 / (*now - *then).as_secs_f64();
+        Crossing { received: rate(old.received, new.received), sent: rate(old.sent, new.sent) }
     };
     let of_hosts = before.0.iter().zip(&now.0).map(crossing);
     let of_uplinks = before.1.iter().zip(&now.1).map(crossing);
     let host = |(node, crossing): (Node, Crossing)| {
-        let cut = cut.contains(&node.name);
-        Attached { node, cut, crossing }
+        let cut = Some(cut.contains(&node.name));
+        Linked { end: node, cut, crossing }
     };
-    let climb = |(uplink, crossing)| Climb { uplink, crossing };
+    let uplink = |(end, crossing)| Linked { end, cut: None, crossing };
     Ok(Links {
         hosts: network.hosts().into_iter().zip(of_hosts).map(host).collect(),
-        uplinks: network.uplinks().into_iter().zip(of_uplinks).map(climb).collect(),
+        uplinks: network.uplinks().into_iter().zip(of_uplinks).map(uplink).collect(),
         relay: match network.crossed() {
             Ok(None) => Relay::None,
             Ok(Some(all)) => {
@@ -202,22 +187,22 @@ impl Picture {
         let Some(Links { hosts, uplinks, relay }) = &self.links else {
             return format!("network {name}: half-made; remove it with gleaner testbed down --name {name}\n");
         };
-        let namespaces = hosts.iter().map(|host| host.node.namespace.len());
-        let groups = uplinks.iter().map(|climb| climb.uplink.group.len());
+        let namespaces = hosts.iter().map(|host| host.end.namespace.len());
+        let groups = uplinks.iter().map(|uplink| uplink.end.group.len());
         let widest = namespaces.chain(groups).max().unwrap_or(0).max("namespace".len());
         let line = |name: &str, address: &str, received: &str, sent: &str, link: &str| {
             format!("{name:widest$}  {address:15}  {received:>13}  {sent:>13}  {link}\n")
         };
         let mut text =
             format!("network {name}\n") + &line("namespace", "address", "receives", "sends", "link");
-        for Attached { node, cut, crossing: Crossing { received, sent } } in hosts {
-            let link = if *cut { "cut".into() } else { node.link.to_string() };
+        for Linked { end: node, cut, crossing: Crossing { received, sent } } in hosts {
+            let link = if *cut == Some(true) { "cut".into() } else { node.link.to_string() };
             text += &line(&node.namespace, &node.address.to_string(), &mbit(*received), &mbit(*sent), &link);
         }
         if !uplinks.is_empty() {
             text += &line("group", "", "receives", "sends", "uplink");
         }
-        for Climb { uplink, crossing: Crossing { received, sent } } in uplinks {
+        for Linked { end: uplink, crossing: Crossing { received, sent }, .. } in uplinks {
             text += &line(&uplink.group, "", &mbit(*received), &mbit(*sent), &uplink.link.to_string());
         }
         text += &match relay {

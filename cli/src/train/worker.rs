@@ -6,7 +6,6 @@ mod evaluating;
 pub(super) mod metrics;
 mod pace;
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -149,7 +148,9 @@ impl<'a> Run<'a> {
         let record =
             settings.options.record.as_ref().map(|directory| Record::open(directory, rank)).transpose()?;
         for file in [&settings.options.timeline, &settings.options.layer_times].into_iter().flatten() {
-            expect_room(session, file)?;
+            // Rank 0 sees now whether it can write it at the end.
+            let room = if rank == 0 { crate::report::probe(file) } else { Ok(()) };
+            all_can(session, room.map_err(TrainError::from))?;
         }
         let timeline = settings.options.timeline.is_some().then(|| session.timeline()).transpose()?;
         let metrics = all_can(session, Metrics::of(settings, rank))?;
@@ -369,15 +370,6 @@ fn open_checkpoints(
         checkpoints.expect_none()?;
     }
     Ok(Some(checkpoints))
-}
-
-/// Rank 0 sees now whether it can write a file at the end.
-fn expect_room(session: &Session, file: &Path) -> Result<(), TrainError> {
-    let can_be_written = match session.rank() {
-        0 => crate::report::probe(file).map_err(TrainError::from),
-        _ => Ok(()),
-    };
-    all_can(session, can_be_written)
 }
 
 #[cfg(test)]
