@@ -17,10 +17,10 @@ use std::time::Duration;
 use clap::Args;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::residual::Collection;
-use gleaner_runtime::Config;
+use gleaner_runtime::{Config, Roles};
 
 use crate::choice::Choice;
-use crate::crew::{self, Role};
+use crate::crew;
 use crate::report::{self, CommandError};
 use gleaner_units::{self as units, Rate};
 use summary::Report;
@@ -94,9 +94,6 @@ fn several(method: clap::Arg) -> clap::Arg {
 
 impl Bench {
     /// Whether all its methods can run among so many workers.
-    ///
-    /// # Errors
-    /// The first one that cannot.
     pub fn check(&self, workers: u32) -> Result<(), CommandError> {
         lineup::enlist(&self.choice, |method| self.set(method), workers, self.params).map(drop)
     }
@@ -114,8 +111,8 @@ pub fn run(bench: &Bench) -> Result<ExitCode, CommandError> {
         bench.check(bench.workers)?;
         bench.svg.as_deref().map_or(Ok(()), report::probe)?;
     }
-    if let Role::Launched(code) = crew::assemble(bench.workers, "bench", bench.timeout)? {
-        return Ok(code.into());
+    if let Some(code) = crew::assemble(bench.workers, Roles::default(), "bench", bench.timeout)? {
+        return Ok(code);
     }
     let Some(report) = measure::measure(bench)? else { return Ok(ExitCode::SUCCESS) };
     // Before the picture: what took long to measure is not lost with a file.

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use gleaner_runtime::Config;
+use gleaner_runtime::{Config, Roles};
 use gleaner_units as units;
 
 use crate::choice::{self, Choice};
-use crate::crew::{self, Role};
+use crate::crew;
 use crate::report::{self, CommandError};
 
 /// Measure what selecting and exchanging take in a job, and fit the cost model's lines to it
@@ -64,10 +64,11 @@ pub fn run(calibrate: &Calibrate) -> Result<ExitCode, CommandError> {
         measure::check(&method, calibrate.workers)?;
         files().try_for_each(|path| report::probe(path))?;
     }
-    if let Role::Launched(code) = crew::assemble(calibrate.workers, "calibrate", calibrate.timeout)? {
-        return Ok(code.into());
+    let (workers, timeout) = (calibrate.workers, calibrate.timeout);
+    if let Some(code) = crew::assemble(workers, Roles::default(), "calibrate", timeout)? {
+        return Ok(code);
     }
-    let Some(calibration) = measure::measure(&method, calibrate.timeout, files())? else {
+    let Some(calibration) = measure::measure(&method, timeout, files())? else {
         return Ok(ExitCode::SUCCESS);
     };
     let json = || serde_json::to_string_pretty(&calibration).unwrap_or_default() + "\n";

@@ -102,7 +102,6 @@ pub fn options() -> impl Iterator<Item = &'static str> {
     Options::stated().into_keys()
 }
 
-/// A method by its name.
 pub fn named(name: &str) -> Result<Method, MethodError> {
     Method::among(all().chain([Method::auto()]), name)
 }
@@ -140,28 +139,18 @@ fn described(methods: impl Iterator<Item = Method>) -> String {
 /// The options of a method with their values, by name: as reports have them.
 pub type Stated = BTreeMap<&'static str, String>;
 
-/// What a method states of its options.
 pub fn stated(method: &Method) -> Stated {
     method.collective().options().into_iter().map(|option| (option.name, option.value)).collect()
 }
 
-/// A choice that cannot be.
 #[derive(Debug, thiserror::Error)]
 pub enum ChoiceError {
-    /// No such method.
     #[error(transparent)]
     Method(#[from] MethodError),
-    /// No such share of entries.
     #[error("the density is {0}; expected a number above 0 and at most 1, such as 0.01 or 1%")]
     Density(f64),
-    /// No such number of entries.
     #[error("k is {k}, but the gradient has {n} entries: choose k from 1 to {n}")]
-    K {
-        /// Entries asked for.
-        k: usize,
-        /// Entries there are.
-        n: usize,
-    },
+    K { k: usize, n: usize },
 }
 
 impl Choice {
@@ -247,8 +236,16 @@ impl Choice {
 #[derive(Clone, Debug, Serialize)]
 pub struct Refusal {
     pub method: String,
-    /// A sentence.
     pub reason: String,
+}
+
+impl Refusal {
+    /// What is said of all of them below a table.
+    pub fn all(refused: &[Self]) -> String {
+        let line = |Self { method, reason }: &Self| format!("\n{method} cannot run: {reason}");
+        let end = if refused.is_empty() { "" } else { "\n" };
+        refused.iter().map(line).collect::<String>() + end
+    }
 }
 
 /// How many of n entries a method delivers among so many workers; a command that is asked for none refuses.

@@ -1,5 +1,6 @@
 //! Running a command as several workers of this machine: the command starts itself once for each of them.
 
+use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,9 +15,7 @@ use serde::{Deserialize, Serialize};
 /// Steps that are done, as the worker of rank 0 reports them.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Progress {
-    /// Steps done.
     pub done: u64,
-    /// Steps to do.
     pub of: u64,
     /// What else there is to say, for the end of the bar.
     pub note: String,
@@ -44,28 +43,20 @@ pub fn bar(length: u64) -> ProgressBar {
     bar
 }
 
-/// Where rank 0 shows how far it is: at the launcher that started it, or in a bar of its own.
+/// Where rank 0 shows how far it is: at the launcher that started it, or in a bar of its own, which is cleared once this is dropped.
 pub struct Display {
     bar: ProgressBar,
 }
 
 impl Display {
-    /// Nothing shown yet.
     pub fn new() -> Self {
         Self { bar: bar(0) }
     }
 
-    /// Shows it.
     pub fn show(&self, progress: &Progress) {
         if !report::event(PROGRESS, progress) {
             draw(&self.bar, progress);
         }
-    }
-}
-
-impl Drop for Display {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
     }
 }
 
@@ -125,34 +116,16 @@ pub fn follow(job: Job, lines: bool) -> Result<Outcome, LaunchError> {
     outcome
 }
 
-/// How a command runs: as one worker of a job, or as the launcher of one.
-pub enum Role {
-    /// This process is a worker: do the work.
-    Worker,
-    /// The workers have run and ended with this exit code.
-    Launched(u8),
-}
-
-/// Starts this very command line as so many workers, unless this process is a worker already.
-///
-/// # Errors
-/// Workers that cannot be started.
-pub fn assemble(workers: u32, name: &str, timeout: Option<Duration>) -> Result<Role, LaunchError> {
-    assemble_as(workers, Roles::default(), name, timeout)
-}
-
-/// The same with so many processes, of which some may be parameter servers.
-///
-/// # Errors
-/// Processes that cannot be started.
-pub fn assemble_as(
+/// Starts this very command line as so many processes, of which some may be parameter servers, unless this process is one of them already;
+/// gives the exit code once they have ended.
+pub fn assemble(
     processes: u32,
     roles: Roles,
     name: &str,
     timeout: Option<Duration>,
-) -> Result<Role, LaunchError> {
+) -> Result<Option<ExitCode>, LaunchError> {
     if Config::is_worker() {
-        return Ok(Role::Worker);
+        return Ok(None);
     }
     let program = std::env::current_exe().map(Into::into).unwrap_or_else(|_| "gleaner".into());
     let mut job = Job::local(processes, std::iter::once(program).chain(std::env::args_os().skip(1)));
@@ -165,7 +138,7 @@ pub fn assemble_as(
     if let Some(failure) = outcome.failure {
         say(format_args!("gleaner {name}: {failure}"));
     }
-    Ok(Role::Launched(outcome.exit_code))
+    Ok(Some(outcome.exit_code.into()))
 }
 
 #[cfg(test)]

@@ -104,7 +104,6 @@ pub struct Launch {
     program: Vec<OsString>,
 }
 
-/// Runs the subcommand.
 pub fn run(launch: Launch) -> ExitCode {
     let json = launch.json;
     let outcome = job(launch).and_then(|job| crew::follow(job, true));

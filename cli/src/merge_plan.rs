@@ -14,8 +14,9 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::forecast::{Model, Network, Speed};
 use gleaner_algorithms::merging::{Costs, Optimal, Placement, Predicted, Problem, evaluate, named};
 use gleaner_units::{self as units, Rate};
+use serde::Serialize;
 
-use crate::calibrate::file::{Calibration, Wanted};
+use crate::calibrate::file::Calibration;
 use crate::choice::{self, Choice};
 use crate::plan::compare;
 use crate::report::{self, CommandError};
@@ -76,8 +77,9 @@ pub struct MergePlan {
 }
 
 /// Where selection runs: [`Placement`] on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum SelectIn {
+#[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SelectIn {
     /// In the thread of the backward pass, which waits for it: OMGS-SGD, equation 6
     Backward,
     /// Beside the backward pass, as here
@@ -93,7 +95,6 @@ impl SelectIn {
     }
 }
 
-/// Runs the command.
 pub fn run(arguments: &MergePlan) -> Result<ExitCode, CommandError> {
     report::print(&if arguments.paper { paper::report()? } else { plan(arguments)? })?;
     Ok(ExitCode::SUCCESS)
@@ -104,7 +105,6 @@ fn plan(arguments: &MergePlan) -> Result<String, CommandError> {
     let layers = Layers::find(arguments.model.as_deref(), arguments.layers.as_deref(), times)?;
     let choice = arguments.choice.method()?;
     let n = layers.entries();
-    let place = arguments.select_in.place();
     if let Some(path) = &arguments.calibration {
         if choice.is_auto() {
             return Err(
@@ -112,11 +112,11 @@ fn plan(arguments: &MergePlan) -> Result<String, CommandError> {
             );
         }
         let calibration = Calibration::read(path)?;
-        let &MergePlan { workers, bandwidth: rate, latency, .. } = arguments;
-        calibration.check(path, &Wanted { method: &choice, workers, rate, latency })?;
+        let network = (arguments.bandwidth, arguments.latency);
+        calibration.check(path, &choice, arguments.workers, network)?;
         let costs = (&calibration.costs() as &dyn Costs, &calibration.dense() as &dyn Costs);
         let from = format!("costs of {}", path.display());
-        return compared(arguments, &layers, (&choice, calibration.workers), place, costs, &from);
+        return compared(arguments, &layers, (&choice, calibration.workers), costs, &from);
     }
     // Not missing without a calibration.
     let workers = arguments.workers.unwrap_or(1);
@@ -129,6 +129,7 @@ fn plan(arguments: &MergePlan) -> Result<String, CommandError> {
         true => choice.candidates(workers, n)?,
         false => vec![choice],
     };
+    let place = arguments.select_in.place();
     let mut best: Option<(f64, &Method)> = None;
     for method in &candidates {
         let costs = Predicted { model: &model, method, workers };
@@ -142,7 +143,7 @@ fn plan(arguments: &MergePlan) -> Result<String, CommandError> {
     let costs = Predicted { model: &model, method, workers };
     let dense = Predicted { model: &model, method: &ring, workers };
     let from = format!("links of {rate} and {latency:?}");
-    compared(arguments, &layers, (method, workers), place, (&costs, &dense), &from)
+    compared(arguments, &layers, (method, workers), (&costs, &dense), &from)
 }
 
 /// α, unless it is given.
@@ -156,10 +157,10 @@ fn compared(
     arguments: &MergePlan,
     layers: &Layers,
     (method, workers): (&Method, u32),
-    place: Placement,
     (costs, dense): (&dyn Costs, &dyn Costs),
     from: &str,
 ) -> Result<String, CommandError> {
+    let place = arguments.select_in.place();
     let problem = Problem { pass: &layers.pass, costs, place };
     let solution = Optimal::solve(&problem)?;
     let rows = Row::all(&problem)?;
@@ -174,7 +175,7 @@ fn compared(
         method: method.to_string(),
         label: method.label(),
         workers,
-        select_in: place,
+        select_in: arguments.select_in,
         from,
         largest_frontier: solution.largest_frontier,
         strategies: rows,

@@ -98,7 +98,6 @@ impl Plan {
     }
 }
 
-/// Runs the command.
 pub fn run(arguments: Plan) -> Result<ExitCode, CommandError> {
     report::print(&text(arguments)?)?;
     Ok(ExitCode::SUCCESS)
@@ -149,10 +148,9 @@ fn text(arguments: Plan) -> Result<String, CommandError> {
         .map_err(|error| format!("the method's schedules are wrong: {error}"))?;
 
     let heading = format!(
-        "{} among {} {}: n = {}, k = {}",
+        "{} among {}: n = {}, k = {}",
         method.collective().name(),
-        workers,
-        if workers == 1 { "worker" } else { "workers" },
+        report::counted(workers as usize, "worker"),
         grouped(n as u64),
         grouped(k as u64),
     );

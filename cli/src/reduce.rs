@@ -10,17 +10,17 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use gleaner_algorithms::Rank;
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::collectives::RoutineError;
+use gleaner_algorithms::collectives::{Ensemble, RoutineError};
 use gleaner_algorithms::residual::Collection;
+use gleaner_algorithms::{Method, Rank};
 use gleaner_runtime::staged::Staged;
 
 use crate::choice::{self, Choice};
 use crate::report::{self, CommandError};
 use gleaner_units::grouped;
 use npy::{NpyError, Vector};
-use step::{Reduced, Step};
+use step::Reduced;
 
 /// Sum up recorded gradients, as one step of training would
 ///
@@ -74,7 +74,6 @@ struct Report {
     lost: f64,
 }
 
-/// Runs the command.
 pub fn run(arguments: &Reduce) -> Result<ExitCode, CommandError> {
     let method = arguments.choice.method()?.residual(arguments.residual);
     if arguments.out.exists() && !arguments.out.is_dir() {
@@ -85,30 +84,35 @@ pub fn run(arguments: &Reduce) -> Result<ExitCode, CommandError> {
     let gradients = open_gradients(&arguments.gradients)?;
     let before =
         arguments.residuals.as_deref().map(|folder| open_residuals(folder, &gradients)).transpose()?;
-    let n = gradients[0].len();
-    let k = choice::k(&method, gradients.len() as u32, n)?;
+    let n = gradients[0].len;
+    let workers = gradients.len() as u32;
+    let k = choice::k(&method, workers, n)?;
     let read = |folder| memory::read(folder, &method, gradients.len());
     let learnt = arguments.residuals.as_deref().map(read).transpose()?;
-    let step = Step::prepare(method.clone(), gradients.len() as u32, n, learnt.flatten());
-    let mut step = step.map_err(|error| match (error, &arguments.residuals) {
+    let prepared = Ensemble::new(method.clone(), workers, n).and_then(|mut ensemble: Ensemble| {
+        learnt.flatten().map_or(Ok(()), |memories| ensemble.restore(memories))?;
+        Ok(ensemble)
+    });
+    let mut ensemble = prepared.map_err(|error| match (error, &arguments.residuals) {
         (error @ RoutineError::Memory { .. }, Some(folder)) => memory::refused(
             &folder.join(memory::NAME),
             &format!("{error}; remove it to start on these residuals afresh"),
         ),
         (error, _) => error.into(),
     })?;
-    step.accumulate(&gradients, before.as_deref())?;
-    let reduced = step.all_reduce()?;
-    write(arguments, &gradients, &step, &reduced)?;
+    step::accumulate(&mut ensemble, &gradients, before.as_deref())?;
+    let cost = ensemble.cost();
+    let reduced = step::all_reduce(&mut ensemble, method.collection())?;
+    write(&arguments.out, &gradients[0].shape, (&method, &ensemble), &reduced)?;
     let report = Report {
         method: method.collective().name(),
         workers: gradients.len(),
         entries: n,
         k,
-        rounds: step.cost.rounds,
-        messages: step.cost.messages,
-        words_received: step.cost.words_received,
-        words_critical: step.cost.words_critical,
+        rounds: cost.rounds,
+        messages: cost.messages,
+        words_received: cost.words_received,
+        words_critical: cost.words_critical,
         entries_received: reduced.entries_received,
         bytes_received: reduced.bytes_received,
         entries_delivered: reduced.update.iter().map(Bag::nonzeros).sum(),
@@ -126,16 +130,16 @@ pub fn open_gradients(paths: &[PathBuf]) -> Result<Vec<Vector>, CommandError> {
     let open = |(rank, path): (u32, &PathBuf)| Vector::open(path).map_err(|error| of_rank(rank, error));
     let gradients = (0..).zip(paths).map(open).collect::<Result<Vec<_>, _>>()?;
     let first = &gradients[0];
-    match gradients.iter().find(|g| g.shape() != first.shape()) {
+    match gradients.iter().find(|g| g.shape != first.shape) {
         None => Ok(gradients),
         Some(other) => Err(format!(
             "{} has {} entries of shape {:?}, but {} has {} of shape {:?}; expected the gradients of one model from all ranks",
-            first.path().display(),
-            first.len(),
-            first.shape(),
-            other.path().display(),
-            other.len(),
-            other.shape()
+            first.path.display(),
+            first.len,
+            first.shape,
+            other.path.display(),
+            other.len,
+            other.shape
         )
         .into()),
     }
@@ -152,7 +156,7 @@ fn residual_name(rank: usize) -> String {
 
 /// One residual for every gradient, and none besides: what is left behind would never be delivered.
 fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, CommandError> {
-    let (workers, expected) = (gradients.len(), gradients[0].len());
+    let (workers, expected) = (gradients.len(), gradients[0].len);
     let mut residuals = Vec::with_capacity(workers);
     for rank in 0..workers {
         let path = folder.join(residual_name(rank));
@@ -166,12 +170,12 @@ fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, Co
             .into());
         }
         let residual = Vector::open(&path).map_err(|error| of_rank(rank as u32, error))?;
-        if residual.len() != expected {
+        if residual.len != expected {
             return Err(format!(
                 "{} has {} entries, but the gradients have {expected}; expected the residuals that an earlier step of the same \
                  model wrote",
                 path.display(),
-                residual.len()
+                residual.len
             )
             .into());
         }
@@ -191,17 +195,17 @@ fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, Co
 
 /// Writes the residuals and then the update: where the update is, all is.
 fn write(
-    arguments: &Reduce,
-    gradients: &[Vector],
-    step: &Step,
+    out: &Path,
+    shape: &[u64],
+    (method, ensemble): (&Method, &Ensemble),
     reduced: &Reduced,
 ) -> Result<(), CommandError> {
-    let (out, shape) = (&arguments.out, gradients[0].shape());
+    let n = shape.iter().product::<u64>() as usize;
     fs::create_dir_all(out)
         .map_err(|error| format!("the directory {} cannot be made: {error}", out.display()))?;
     let mut staged = Staged::default();
-    for (rank, residual) in step.ensemble.residuals.iter().enumerate() {
-        let pieces = step.entries().step_by(PIECE).map(|from| from..step.entries().end.min(from + PIECE));
+    for (rank, residual) in ensemble.residuals.iter().enumerate() {
+        let pieces = (0..n).step_by(PIECE).map(|from| from..n.min(from + PIECE));
         staged.write(&out.join(residual_name(rank)), |file| {
             let mut read = Ok(());
             let values =
@@ -210,9 +214,9 @@ fn write(
             read.map_err(io::Error::other).and(written)
         })?;
     }
-    let text = memory::text(step.method(), &step.ensemble.memories());
+    let text = memory::text(method, &ensemble.memories());
     staged.write(&out.join(memory::NAME), |file| file.write_all(text.as_bytes()))?;
-    staged.write(&out.join("update.npy"), |file| npy::write(file, shape, step.mean(reduced)))?;
+    staged.write(&out.join("update.npy"), |file| npy::write(file, shape, reduced.mean()))?;
     Ok(staged.publish()?)
 }
 
@@ -222,8 +226,8 @@ const PIECE: usize = 1 << 18;
 fn as_text(report: &Report, out: &Path) -> String {
     let mut text = String::new();
     let Report { method, workers, entries, k, .. } = report;
-    let (n, k, s) = (grouped(*entries as u64), grouped(*k as u64), if *workers == 1 { "" } else { "s" });
-    let _ = writeln!(text, "{method} among {workers} worker{s}: n = {n}, k = {k}\n");
+    let (n, k, workers) = (grouped(*entries as u64), grouped(*k as u64), report::counted(*workers, "worker"));
+    let _ = writeln!(text, "{method} among {workers}: n = {n}, k = {k}\n");
     let mut row = |name: &str, count: String| {
         let _ = writeln!(text, "  {name:34}{count:>16}");
     };

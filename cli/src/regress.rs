@@ -11,10 +11,10 @@ use std::time::Instant;
 use gleaner_regress::data::{Samples, Source};
 use gleaner_regress::settings::Settings;
 use gleaner_regress::{Epoch, Predicted, RegressError, predict, train};
-use gleaner_runtime::{Config, Session};
+use gleaner_runtime::{Config, Roles, Session};
 use gleaner_units as units;
 
-use crate::crew::{self, Display, Progress, Role};
+use crate::crew::{self, Display, Progress};
 use crate::report::{self, CommandError};
 
 pub use arguments::Regress;
@@ -30,9 +30,9 @@ pub fn run(arguments: &Regress) -> Result<ExitCode, CommandError> {
     // One worker needs no launcher.
     let is_alone = arguments.workers == 1 && !Config::is_worker();
     if !is_alone
-        && let Role::Launched(code) = crew::assemble(arguments.workers, "regress", arguments.timeout)?
+        && let Some(code) = crew::assemble(arguments.workers, Roles::default(), "regress", arguments.timeout)?
     {
-        return Ok(code.into());
+        return Ok(code);
     }
     let session = Session::join()?;
     let done = match &arguments.predict {
@@ -128,7 +128,6 @@ fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<
     Ok(Some(if arguments.json { report::json(&summary) } else { summary.table() }))
 }
 
-/// Writes generated data as a LIBSVM file.
 fn generate(arguments: &Regress, settings: &Settings, path: &Path) -> Result<(), CommandError> {
     let Source::Generated { shape, samples: count } = settings.data else {
         return Err(RegressError::Setting {

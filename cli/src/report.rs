@@ -49,26 +49,22 @@ pub fn write(
 }
 
 /// The same with a text.
-///
-/// # Errors
-/// As [`write`].
 pub fn save(path: &Path, text: &str) -> Result<(), StagedError> {
     write(path, |file| file.write_all(text.as_bytes()))
 }
 
 /// A row of headings and other rows, in columns of which the first is left-aligned.
-pub fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let headings = headings.map(str::to_owned).to_vec();
-    columns(&std::iter::once(headings).chain(rows).collect::<Vec<_>>())
-}
-
-/// Columns of which the first is left-aligned.
-pub fn columns(cells: &[Vec<String>]) -> String {
+pub fn table(
+    headings: impl IntoIterator<Item = impl Into<String>>,
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    let headings: Vec<String> = headings.into_iter().map(Into::into).collect();
+    let cells: Vec<Vec<String>> = std::iter::once(headings).chain(rows).collect();
     let count = cells.first().map_or(0, Vec::len);
     let width = |c: usize| cells.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count).map(width).collect();
     let mut text = String::new();
-    for row in cells {
+    for row in &cells {
         let mut line = String::new();
         for (c, (cell, width)) in row.iter().zip(&widths).enumerate() {
             let _ = match c {
@@ -82,7 +78,11 @@ pub fn columns(cells: &[Vec<String>]) -> String {
     text
 }
 
-/// Milliseconds.
 pub fn ms(seconds: f64) -> String {
     format!("{:.2}", seconds * 1e3)
+}
+
+/// So many of something: `1 worker`, `2 workers`.
+pub fn counted(count: usize, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }

@@ -1,5 +1,6 @@
 //! Options for parameter servers, of the commands that start workers.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use gleaner_runtime::{OnFailure, Roles};
 use gleaner_units as units;
 
@@ -16,29 +17,23 @@ pub struct Servers {
 
     /// What a failed worker means for the job: `stop` ends it, `continue` lets the others go on as far as parameter servers have
     /// all that they need. Without rank 0 or a server the job ends
-    #[arg(long, value_name = "WHAT", env = "GLEANER_ON_FAILURE", default_value = "stop")]
-    pub on_failure: Failing,
-}
-
-/// What a failed worker means for the job.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum Failing {
-    Stop,
-    Continue,
+    #[arg(long, value_name = "WHAT", env = "GLEANER_ON_FAILURE", default_value = "stop", value_parser = failing())]
+    pub on_failure: OnFailure,
 }
 
 impl Servers {
     /// The same for a session.
     pub fn roles(&self) -> Roles {
-        let on_failure = match self.on_failure {
-            Failing::Stop => OnFailure::Stop,
-            Failing::Continue => OnFailure::Continue,
-        };
-        Roles { servers: self.servers.unwrap_or(0), colocated: self.colocate, on_failure }
+        Roles { servers: self.servers.unwrap_or(0), colocated: self.colocate, on_failure: self.on_failure }
     }
 
     /// How many processes there are for so many workers.
     pub fn processes(&self, workers: u32) -> u32 {
         workers + if self.colocate { 0 } else { self.servers.unwrap_or(0) }
     }
+}
+
+fn failing() -> impl TypedValueParser<Value = OnFailure> {
+    let words = PossibleValuesParser::new(["stop", "continue"]);
+    words.map(|word| if word == "stop" { OnFailure::Stop } else { OnFailure::Continue })
 }

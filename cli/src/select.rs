@@ -61,7 +61,6 @@ pub struct Report {
     selectors: Vec<evaluate::Row>,
 }
 
-/// Runs the command.
 pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
     if !(arguments.density > 0.0 && arguments.density <= 1.0) {
         return Err(ChoiceError::Density(arguments.density).into());
@@ -72,7 +71,7 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
     // Before the gradients are read, which takes longer.
     let named = named(arguments)?;
     let files = open_gradients(&arguments.gradients)?;
-    let n = files[0].len();
+    let n = files[0].len;
     if n >= u32::MAX as usize {
         let most = u32::MAX - 1;
         return Err(

@@ -27,7 +27,7 @@ use crate::bench::gradient::Gradient;
 use crate::calibrate::file::Calibration;
 use crate::choice::{self, Choice, Refusal};
 use crate::crew;
-use crate::merge_plan::layers;
+use crate::merge_plan::layers::{self, Layers};
 use crate::plan::compare::has_forecast;
 use crate::report::{self, CommandError};
 
@@ -147,7 +147,6 @@ fn from_measurements() -> impl Iterator<Item = &'static str> {
 /// A connection that loses more is given up by any kernel.
 const MOST_LOSS: f64 = 0.5;
 
-/// The most workers that are simulated.
 const MOST_WORKERS: u64 = 4096;
 
 /// Where lengths come from.
@@ -189,7 +188,6 @@ fn overlap(text: &str) -> Result<Overlap, String> {
     if fits { Ok(Overlap { shared, support }) } else { Err(expected()) }
 }
 
-/// Runs it.
 pub fn run(mut simulate: Simulate) -> Result<ExitCode, CommandError> {
     if let Some(path) = &simulate.calibration {
         (simulate.latency, simulate.bandwidth) = Calibration::read(path)?.network();
@@ -215,7 +213,6 @@ fn bench_gradient(rank: u32, step: u64, entries: &mut [f32]) {
     Gradient::of(1, u64::from(rank), step).fill(entries);
 }
 
-/// The machine's speeds.
 fn machine(path: Option<&Path>) -> Result<Machine, CommandError> {
     let Some(path) = path else { return Ok(Machine::default()) };
     let text = std::fs::read_to_string(path).map_err(|error| {
@@ -245,6 +242,12 @@ impl Simulate {
         });
         bar.finish_and_clear();
         found
+    }
+
+    /// The layers of --model or --layers, with what --compute says of their passes.
+    fn given_layers(&self) -> Result<Layers, CommandError> {
+        let times = (self.compute.map(|compute| compute / 3), self.compute.map(|compute| compute * 2 / 3));
+        Layers::find(self.model.as_deref(), self.layers.as_deref(), times)
     }
 
     /// One direction of a host's link: a message crosses two of them.
@@ -362,7 +365,6 @@ impl Simulate {
     }
 }
 
-/// Predicts one step of each method.
 fn predict(simulate: &Simulate) -> Result<String, CommandError> {
     let (Some(workers), Some(n)) = (simulate.workers, simulate.params) else {
         return Err("expected --workers and --params".into());

@@ -4,16 +4,18 @@ mod chaos;
 mod down;
 mod exec;
 mod pages;
-mod relay;
 mod report;
 mod run;
 mod status;
 mod up;
 mod vm;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use gleaner_testbed::campaign::worker;
+use gleaner_testbed::network;
 
 use crate::report::CommandError;
 
@@ -29,13 +31,20 @@ pub enum Testbed {
     Report(report::Report),
     Pages(pages::Pages),
     Chaos(chaos::Chaos),
+    /// Carry the packets of a network that `up` makes
     #[command(hide = true)]
-    Relay(relay::Relay),
+    Relay {
+        /// Which network
+        name: String,
+    },
+    /// A worker of these jobs
     #[command(hide = true)]
-    ChaosWorker(chaos::ChaosWorker),
+    ChaosWorker {
+        /// Where it reports what it does
+        folder: PathBuf,
+    },
 }
 
-/// Runs the subcommand.
 pub fn run(testbed: &Testbed) -> Result<ExitCode, CommandError> {
     match testbed {
         Testbed::Up(arguments) => up::run(arguments),
@@ -47,7 +56,8 @@ pub fn run(testbed: &Testbed) -> Result<ExitCode, CommandError> {
         Testbed::Report(arguments) => report::run(arguments),
         Testbed::Pages(arguments) => pages::run(arguments),
         Testbed::Chaos(arguments) => chaos::run(arguments),
-        Testbed::Relay(arguments) => relay::run(arguments),
-        Testbed::ChaosWorker(arguments) => chaos::work(arguments),
+        // Where the kernel cannot delay or lose packets, `up` starts it.
+        Testbed::Relay { name } => Ok(network::relay(name).map(|()| ExitCode::SUCCESS)?),
+        Testbed::ChaosWorker { folder } => Ok(worker::run(folder).map(|()| ExitCode::SUCCESS)?),
     }
 }

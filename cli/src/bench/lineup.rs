@@ -5,10 +5,8 @@ use gleaner_algorithms::{Method, Rank};
 use crate::choice::{self, Choice, Refusal};
 use crate::report::CommandError;
 
-/// A method that is measured.
 #[derive(Clone, Debug)]
 pub struct Entrant {
-    /// The method.
     pub method: Method,
     /// The entries that it delivers; n for dense methods.
     pub k: usize,

@@ -43,9 +43,6 @@ impl Mass {
     }
 
     /// The share that this update delivers, from 0 to 1; 1 where there is nothing to deliver.
-    ///
-    /// # Errors
-    /// An update of another layout.
     pub fn share(&mut self, update: &Update) -> Result<f64, Error> {
         self.update.fill(0.0);
         // Scaled back to the sum, so that nothing is rounded to zero.

@@ -6,6 +6,7 @@ use gleaner_units::{self as units, grouped};
 
 use super::summary::{Report, Summary};
 use super::table::milliseconds;
+use crate::report::counted;
 
 /// The parts of a step.
 const PARTS: [(Fill, &str); 4] =
@@ -14,10 +15,6 @@ const PARTS: [(Fill, &str); 4] =
 const WIDTH: i32 = 960;
 const ROW: i32 = 36;
 
-/// The picture as SVG text.
-///
-/// # Errors
-/// What the plotting library refuses.
 pub fn svg(report: &Report) -> Result<String, DrawError> {
     let methods = &report.methods;
     let longest = methods.iter().map(|s| s.seconds_p75.max(s.seconds)).fold(f64::MIN_POSITIVE, f64::max);
@@ -27,8 +24,7 @@ pub fn svg(report: &Report) -> Result<String, DrawError> {
     let axis = Axis::level(&format!("time of a step in {name}"), 0.0, 1.03 * longest * unit);
     let rows = Rows { axis, rows, high: ROW };
     let heading = methods.first().map_or_else(String::new, |first| {
-        let among = if first.workers == 1 { "worker" } else { "workers" };
-        format!("A step of {} {among}, n = {}", first.workers, grouped(first.params as u64))
+        format!("A step of {}, n = {}", counted(first.workers, "worker"), grouped(first.params as u64))
     });
     let steps = methods.first().map_or(0, |first| first.steps);
     let page = Page {

@@ -18,7 +18,6 @@ pub struct Sample {
     pub exchange: f64,
     /// Of them, taking received entries in and committing residuals.
     pub merge: f64,
-    /// Bytes received.
     pub bytes: f64,
 }
 
@@ -36,7 +35,7 @@ pub struct Record {
 }
 
 /// The report on one method. The field names are documented in `docs/` and stay as they are.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
     pub method: String,
     pub options: Stated,
@@ -81,27 +80,13 @@ pub struct Summary {
     pub auto: Option<AutoReport>,
 }
 
-/// The report on several methods.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub methods: Vec<Summary>,
     pub refused: Vec<Refusal>,
 }
 
-/// What stands beside the records of a method.
-pub struct Facts {
-    pub workers: usize,
-    pub params: usize,
-    pub rounds: u64,
-    /// Over all ranks, a step.
-    pub lost: f64,
-    pub digest: String,
-    /// What the method `auto` came to.
-    pub auto: Option<AutoReport>,
-}
-
 impl Record {
-    /// From the samples of all ranks.
     pub fn of(samples: &[Sample], delivered: usize, l2_share: f64) -> Self {
         let largest = samples.iter().fold(Sample::default(), |a, b| Sample {
             seconds: a.seconds.max(b.seconds),
@@ -116,9 +101,8 @@ impl Record {
 }
 
 impl Summary {
-    /// From the records of all measured steps.
-    pub fn of(entrant: &Entrant, records: &[Record], facts: Facts) -> Self {
-        let Facts { workers, params, rounds, lost, digest, auto } = facts;
+    /// What follows from the records of all measured steps alone.
+    pub fn of(entrant: &Entrant, records: &[Record]) -> Self {
         let of = |field: fn(&Record) -> f64| quartiles(records.iter().map(field));
         let (seconds, select) = (of(|r| r.largest.seconds), of(|r| r.largest.select));
         let (exchange, merge) = (of(|r| r.largest.exchange), of(|r| r.largest.merge));
@@ -131,16 +115,12 @@ impl Summary {
         Summary {
             method: entrant.method.label(),
             options: stated(&entrant.method),
-            workers,
-            params,
             k: entrant.k,
             steps: records.len() as u32,
             seconds: seconds.value,
             seconds_p25: seconds.low,
             seconds_p75: seconds.high,
             seconds_steps: records.iter().map(|r| r.largest.seconds).collect(),
-            seconds_floor: None,
-            seconds_floor_in_place: None,
             seconds_select: select.value,
             seconds_select_p25: select.low,
             seconds_select_p75: select.high,
@@ -154,13 +134,9 @@ impl Summary {
             slowest_exchange: part(|r| r.slowest.exchange),
             slowest_merge: part(|r| r.slowest.merge),
             bytes_received: of(|r| r.largest.bytes).value as u64,
-            bytes_received_dense: (8.0 * params as f64 * (workers - 1) as f64 / workers as f64) as u64,
-            rounds,
             entries_delivered: of(|r| r.delivered as f64).value as usize,
             l2_share: of(|r| r.l2_share).value,
-            lost,
-            digest,
-            auto,
+            ..Summary::default()
         }
     }
 }
@@ -186,9 +162,7 @@ mod tests {
         assert_eq!((record.slowest.select, record.slowest.exchange), (9.0, 1.0));
 
         let entrant = Entrant { method: Method::ring(), k: 10 };
-        let facts =
-            || Facts { workers: 2, params: 10, rounds: 2, lost: 0.0, digest: String::new(), auto: None };
-        let summary = Summary::of(&entrant, &[record; 3], facts());
+        let summary = Summary::of(&entrant, &[record; 3]);
         assert_eq!(summary.seconds_steps, [10.0; 3]);
         assert_eq!((summary.seconds, summary.seconds_select, summary.seconds_exchange), (10.0, 9.0, 8.0));
         assert_eq!(

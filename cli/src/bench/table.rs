@@ -1,7 +1,7 @@
 //! The report for readers: one method line by line, several as a table.
 
 use super::summary::{Report, Summary};
-use crate::report::{columns, ms};
+use crate::report::{ms, table};
 use gleaner_units::{self as units, grouped};
 
 /// A time as people read it.
@@ -78,8 +78,7 @@ pub fn several(report: &Report) -> String {
         .chain(["/ fastest"])
         .chain(floors.then_some("/ floor"))
         .chain(loses.then_some("lost"));
-    let mut rows = vec![headings.map(String::from).collect::<Vec<_>>()];
-    for s in methods {
+    let rows = methods.iter().map(|s| {
         let mut row = vec![
             s.method.to_owned(),
             ms(s.seconds),
@@ -96,15 +95,15 @@ pub fn several(report: &Report) -> String {
         ];
         row.extend(s.seconds_floor.map(|floor| format!("{:.2}", s.seconds / floor)));
         row.extend(loses.then(|| format!("{:.4}", s.lost)));
-        rows.push(row);
-    }
+        row
+    });
     let refused = report.refused.iter().map(|r| format!("not measured: {}: {}\n", r.method, r.reason));
     format!(
         "{} workers, {} entries; times in ms: medians of {} steps, with quartiles; all ranks hold the same updates\n\n{}{}",
         first.workers,
         grouped(first.params as u64),
         first.steps,
-        columns(&rows),
+        table(headings, rows),
         refused.collect::<String>()
     )
 }
@@ -115,14 +114,13 @@ mod tests {
 
     use super::*;
     use crate::bench::lineup::Entrant;
-    use crate::bench::summary::{Facts, Record, Sample};
+    use crate::bench::summary::{Record, Sample};
     use crate::choice::Refusal;
 
     fn taking(method: Method, seconds: f64) -> Summary {
         let sample = Sample { seconds, ..Sample::default() };
-        let facts =
-            Facts { workers: 5, params: 1000, rounds: 3, lost: 0.0, digest: "0".repeat(64), auto: None };
-        Summary::of(&Entrant { method, k: 10 }, &[Record::of(&[sample], 10, 0.25)], facts)
+        let of_steps = Summary::of(&Entrant { method, k: 10 }, &[Record::of(&[sample], 10, 0.25)]);
+        Summary { workers: 5, params: 1000, rounds: 3, digest: "0".repeat(64), ..of_steps }
     }
 
     #[test]

@@ -39,9 +39,7 @@ pub struct Fit {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
-    /// Entries of the gradient, n.
     pub entries: usize,
-    /// Selection.
     pub select: f64,
     /// From when the exchange begins until the update is there.
     pub exchange: f64,
@@ -51,15 +49,12 @@ pub struct Sample {
     pub forecast: f64,
 }
 
-/// What `gleaner calibrate` stores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// [`VERSION`].
     version: u32,
     /// The method, with its density.
     pub method: String,
-    /// How many workers there were, P.
     pub workers: u32,
     /// Rank 0's machine.
     pub machine: Machine,
@@ -77,7 +72,6 @@ pub struct Calibration {
     pub exchange: Fit,
     /// α + β n of a dense exchange over a ring.
     pub dense: Fit,
-    /// What was measured, by the number of entries.
     pub samples: Vec<Sample>,
 }
 
@@ -87,25 +81,11 @@ struct Version {
     version: u32,
 }
 
-/// What a calibration is wanted for.
-pub struct Wanted<'a> {
-    /// The method.
-    pub method: &'a Method,
-    /// The number of workers, if it is asked for.
-    pub workers: Option<u32>,
-    /// The rate of links, if it is asked for.
-    pub rate: Option<Rate>,
-    /// The latency of a message, if it is asked for.
-    pub latency: Option<Duration>,
-}
-
 impl Fit {
-    /// A line with its error.
     pub fn new(line: Line, misfit: Misfit) -> Self {
         Self { fixed: line.fixed, per_entry: line.per_entry, rms: misfit.rms, most: misfit.most }
     }
 
-    /// The line.
     pub fn line(&self) -> Line {
         Line { fixed: self.fixed, per_entry: self.per_entry }
     }
@@ -182,17 +162,23 @@ impl Calibration {
     ///
     /// # Errors
     /// The first thing that differs.
-    pub fn check(&self, path: &Path, wanted: &Wanted<'_>) -> Result<(), CommandError> {
+    pub fn check(
+        &self,
+        path: &Path,
+        method: &Method,
+        workers: Option<u32>,
+        (rate, latency): (Option<Rate>, Option<Duration>),
+    ) -> Result<(), CommandError> {
         let other = |what, found: String, wanted: String| {
             let differs =
                 format!("it was measured with {found}, and {wanted} is planned for; calibrate again there");
             Err(format!("{} is of another {what}: {differs}", path.display()).into())
         };
-        let method = wanted.method.to_string();
+        let method = method.to_string();
         if self.method != method {
             return other("method", self.method.clone(), method);
         }
-        if let Some(workers) = wanted.workers.filter(|&workers| workers != self.workers) {
+        if let Some(workers) = workers.filter(|&workers| workers != self.workers) {
             return other("number of workers", self.workers.to_string(), workers.to_string());
         }
         let here = gleaner_testbed::experiment::this_machine();
@@ -200,14 +186,14 @@ impl Calibration {
         if machine(&self.machine) != machine(&here) {
             return other("machine", machine(&self.machine), machine(&here));
         }
-        if let Some(rate) = wanted.rate {
+        if let Some(rate) = rate {
             let asked = rate.bytes_per_second();
             if (self.bytes_per_second / asked - 1.0).abs() > SAME_RATE {
                 let found = format!("{:.1} mbit/s a link", self.bytes_per_second * 8e-6);
                 return other("network", found, format!("{:.1} mbit/s", asked * 8e-6));
             }
         }
-        if let Some(latency) = wanted.latency {
+        if let Some(latency) = latency {
             let asked = latency.as_secs_f64();
             if self.latency > SAME_LATENCY * asked || asked > SAME_LATENCY * self.latency {
                 let words = |seconds: f64| format!("a latency of {:.0} µs", 1e6 * seconds);

@@ -130,7 +130,6 @@ fn timed(session: &Session, gradients: &mut Gradients, gradient: &[f32]) -> Resu
     Ok(gather(session, &own)?.into_iter().fold(own, most))
 }
 
-/// The median of both parts, each by itself.
 fn medians(taken: &[Took]) -> Took {
     let of = |part: fn(&Took) -> f64| median(taken.iter().map(part));
     Took { select: of(|took| took.select), exchange: of(|took| took.exchange) }

@@ -59,9 +59,6 @@ pub fn table(calibration: &Calibration) -> String {
 const PANEL: (i32, i32) = (480, 330);
 
 /// The same as two panels side by side: selection and exchange against the number of entries.
-///
-/// # Errors
-/// What the plotting library refuses.
 pub fn svg(calibration: &Calibration) -> Result<String, DrawError> {
     let Calibration { select, growth: gamma, exchange, samples, .. } = calibration;
     let panel = |name: &str, curves: &[&dyn Fn(&Sample) -> f64]| {

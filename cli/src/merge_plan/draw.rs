@@ -6,7 +6,7 @@ use gleaner_algorithms::merging::{
 use gleaner_charts::{Axis, Fill, Key, Page, Row, Rows};
 
 use super::table::Plan;
-use crate::report::CommandError;
+use crate::report::{CommandError, counted};
 
 const KINDS: [(Fill, &str); 4] = [
     (Fill::FORWARD, "forward"),
@@ -22,7 +22,6 @@ const LANE: i32 = 26;
 /// Up to so many times the longer of the merged pipelines' iterations are drawn.
 const MOST: f64 = 1.4;
 
-/// The picture as SVG text.
 pub fn svg(
     plan: &Plan<'_>,
     pass: &Pass,
@@ -40,10 +39,7 @@ pub fn svg(
     let end = longest.min(MOST * single.iteration.max(merged.iteration));
     let mut rows = Vec::new();
     for (name, timeline) in pipelines {
-        let groups = match timeline.groups.len() {
-            1 => "1 group".to_owned(),
-            groups => format!("{groups} groups"),
-        };
+        let groups = counted(timeline.groups.len(), "group");
         let heading = format!("{name}: {groups}, {:.2} ms", 1e3 * timeline.iteration);
         rows.push(Row { heading, ..Row::default() });
         rows.extend(lanes(timeline, pass, problem.place, end));

@@ -15,7 +15,6 @@ pub fn known() -> PossibleValuesParser {
     PossibleValuesParser::new(MODELS.each_ref().map(|model| model.name))
 }
 
-/// The tensors of a model of this name.
 pub fn model(name: &str) -> Option<&'static ModelTensors> {
     MODELS.iter().find(|model| model.name == name)
 }
@@ -24,16 +23,13 @@ pub fn model(name: &str) -> Option<&'static ModelTensors> {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NamedLayer {
-    /// Its name.
     pub name: String,
-    /// How many parameters it has.
     pub entries: usize,
     /// How long its gradient takes in the backward pass, in seconds.
     #[serde(default)]
     pub seconds: Option<f64>,
 }
 
-/// A file of layers as JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
@@ -112,7 +108,6 @@ impl Layers {
         Ok(Self { model, list, share, pass })
     }
 
-    /// The entries of all layers.
     pub fn entries(&self) -> usize {
         self.list.iter().map(|layer| layer.entries).sum()
     }

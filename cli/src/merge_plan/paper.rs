@@ -9,7 +9,7 @@ use gleaner_algorithms::merging::{
     named,
 };
 
-use crate::report::{columns, table};
+use crate::report::table;
 
 /// What the paper prints about a model.
 struct Printed {
@@ -25,35 +25,23 @@ struct Printed {
 }
 
 static PRINTED: [Printed; 4] = [
-    Printed {
-        model: &MODELS[0],
-        density: 0.001,
-        groups: [13, 2],
-        seconds: [0.336, 0.523, 0.331],
-        shorter: "very close",
-    },
-    Printed {
-        model: &MODELS[1],
-        density: 0.001,
-        groups: [53, 2],
-        seconds: [0.666, 1.217, 0.507],
-        shorter: "about 2×",
-    },
-    Printed {
-        model: &MODELS[2],
-        density: 0.001,
-        groups: [150, 7],
-        seconds: [1.602, 3.389, 1.247],
-        shorter: "about 2×",
-    },
-    Printed {
-        model: &MODELS[3],
-        density: 0.005,
-        groups: [9, 6],
-        seconds: [1.019, 0.956, 0.916],
-        shorter: "about 1.2×",
-    },
+    Printed::of(&MODELS[0], 0.001, [13, 2], [0.336, 0.523, 0.331], "very close"),
+    Printed::of(&MODELS[1], 0.001, [53, 2], [0.666, 1.217, 0.507], "about 2×"),
+    Printed::of(&MODELS[2], 0.001, [150, 7], [1.602, 3.389, 1.247], "about 2×"),
+    Printed::of(&MODELS[3], 0.005, [9, 6], [1.019, 0.956, 0.916], "about 1.2×"),
 ];
+
+impl Printed {
+    const fn of(
+        model: &'static ModelTensors,
+        density: f64,
+        groups: [usize; 2],
+        seconds: [f64; 3],
+        shorter: &'static str,
+    ) -> Self {
+        Self { model, density, groups, seconds, shorter }
+    }
+}
 
 /// Which of them is ResNet-50, and its forward and backward pass together, in seconds: §I.
 const RESNET: usize = 1;
@@ -144,10 +132,6 @@ fn solved() -> Result<Vec<Inputs>, MergingError> {
         .collect()
 }
 
-/// The report.
-///
-/// # Errors
-/// None that the data can give rise to.
 pub fn report() -> Result<String, MergingError> {
     let inputs = solved()?;
     let mut text = String::from(
@@ -271,8 +255,8 @@ fn ranges(inputs: &[Inputs]) -> Result<String, MergingError> {
          as above\n\n",
     );
     let name = |inputs: &Inputs| inputs.printed.model.name.to_owned();
-    let header: Vec<String> = std::iter::once("α, ms".to_owned()).chain(inputs.iter().map(name)).collect();
-    let mut cells = vec![header];
+    let header = std::iter::once("α, ms".to_owned()).chain(inputs.iter().map(name));
+    let mut cells = Vec::new();
     for alpha in [0.1e-3, 0.3e-3, 1e-3, 3e-3, 10e-3, inputs[RESNET].costs.alpha, 22e-3, 30e-3, 100e-3] {
         let mut row = vec![format!("{:.2}", 1e3 * alpha)];
         for input in inputs {
@@ -281,7 +265,7 @@ fn ranges(inputs: &[Inputs]) -> Result<String, MergingError> {
         }
         cells.push(row);
     }
-    text += &columns(&cells);
+    text += &table(header, cells);
     text += "\nThe same along t_f + t_b from 10 ms to 10 s, 60 steps a decade, in seconds; α and β solved as above, or of the authors' code: \
              2 · (11 ms + 17 ns · 64 ρ d)\n\n";
     let mut rows = Vec::new();

@@ -3,12 +3,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use gleaner_algorithms::merging::{
-    MergingError, Optimal, Placement, Problem, STRATEGIES, Strategy, Timeline, evaluate,
-};
+use gleaner_algorithms::merging::{MergingError, Optimal, Problem, STRATEGIES, Strategy, Timeline, evaluate};
 use gleaner_units::grouped;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
+use super::SelectIn;
 use super::layers::NamedLayer;
 use crate::report::{ms, table};
 
@@ -50,7 +49,6 @@ impl Row {
         }
     }
 
-    /// All strategies, in their order.
     pub fn all(problem: &Problem<'_>) -> Result<Vec<Self>, MergingError> {
         let timeline = |strategy: &dyn Strategy| evaluate(problem, &strategy.group(problem)?);
         let optimum = timeline(&Optimal)?.iteration;
@@ -80,8 +78,7 @@ pub struct Plan<'a> {
     #[serde(skip)]
     pub label: String,
     pub workers: u32,
-    #[serde(serialize_with = "place")]
-    pub select_in: Placement,
+    pub select_in: SelectIn,
     /// Where costs come from.
     #[serde(rename = "costs")]
     pub from: &'a str,
@@ -91,15 +88,7 @@ pub struct Plan<'a> {
     pub dense: Row,
 }
 
-fn place<S: Serializer>(place: &Placement, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match place {
-        Placement::InBackward => "backward",
-        Placement::Beside => "beside",
-    })
-}
-
 impl Plan<'_> {
-    /// As a table.
     pub fn table(&self, picture: Option<&Path>) -> String {
         let headings =
             ["strategy", "groups", "iteration", "selection", "non-overlapped", "hidden", "/ optimal"];
@@ -131,8 +120,8 @@ impl Plan<'_> {
             self.workers,
             self.from,
             match self.select_in {
-                Placement::InBackward => "in the backward pass",
-                Placement::Beside => "beside the backward pass",
+                SelectIn::Backward => "in the backward pass",
+                SelectIn::Beside => "beside the backward pass",
             },
             table(headings, rows)
         );

@@ -6,11 +6,11 @@ use std::time::Duration;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::forecast::{Forecast, Model, Network, PARTS, Speed};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{HIGH, WIDTH};
-use crate::choice::{Stated, stated};
-use crate::report::{self, ms};
+use crate::choice::stated;
+use crate::report::{self, counted, ms};
 use gleaner_charts::{Axis, DrawError, Key, Line, Lines, Look, Page};
 use gleaner_units::{self as units, Rate, grouped};
 
@@ -20,43 +20,6 @@ pub const SPEED: Speed = Speed { select: 0.3, encode: 20.0, merge: 18.0, add: 0.
 
 /// Where the picture ends, or at the number of workers asked for if that is larger.
 const MOST_WORKERS: u32 = 4096;
-
-/// A line of the table; the names are those of the JSON object.
-#[derive(Serialize)]
-struct Row {
-    method: &'static str,
-    options: Stated,
-    rounds: u64,
-    messages: u64,
-    words_critical: u64,
-    #[serde(rename = "bytes_per_step")]
-    bytes_received: u64,
-    seconds: f64,
-    #[serde(rename = "seconds_select")]
-    select: f64,
-    #[serde(rename = "seconds_exchange")]
-    exchange: f64,
-    #[serde(rename = "seconds_merge")]
-    merge: f64,
-    #[serde(rename = "entries_per_step")]
-    delivered: (u64, u64),
-    ratio: f64,
-}
-
-/// Everything that is reported.
-#[derive(Serialize)]
-struct Report {
-    workers: u32,
-    params: usize,
-    #[serde(rename = "seconds_latency")]
-    latency: f64,
-    #[serde(rename = "bandwidth_bytes_per_second")]
-    bytes_per_second: f64,
-    speed: String,
-    overlap: f64,
-    bytes_per_entry: f64,
-    methods: Vec<Row>,
-}
 
 /// Speeds by their names, such as `select=0.5,merge=12`; what is not named stays as in [`SPEED`].
 pub fn speed(text: &str) -> Result<Speed, String> {
@@ -127,46 +90,33 @@ impl Comparison {
         Ok(Self { choice, methods, workers, n, bandwidth, model, ranking })
     }
 
-    /// The fastest.
     pub fn best(&self) -> &Forecast {
         &self.ranking[0]
     }
 
-    fn rows(&self) -> Vec<Row> {
-        let best = self.best().seconds.max(f64::MIN_POSITIVE);
-        let row = |f: &Forecast| Row {
-            method: f.method.collective().name(),
-            options: stated(&f.method),
-            rounds: f.rounds,
-            messages: f.messages,
-            words_critical: f.words,
-            bytes_received: f.bytes_received,
-            seconds: f.seconds,
-            select: f.select,
-            exchange: f.exchange,
-            merge: f.merge,
-            delivered: f.delivered,
-            ratio: f.seconds / best,
-        };
-        self.ranking.iter().map(row).collect()
+    /// How many times as long as the fastest a method takes.
+    fn ratio(&self, forecast: &Forecast) -> f64 {
+        forecast.seconds / self.best().seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// As one JSON object.
     pub fn json(&self) -> String {
-        let ranked = Report {
-            workers: self.workers,
-            params: self.n,
-            latency: self.model.network.latency.as_secs_f64(),
-            bytes_per_second: self.model.network.bytes_per_second,
-            speed: self.model.speed.to_string(),
-            overlap: self.model.overlap,
-            bytes_per_entry: self.model.bytes_per_entry,
-            methods: self.rows(),
+        let method = |f: &Forecast| {
+            json!({
+                "method": f.method.collective().name(), "options": stated(&f.method), "rounds": f.rounds,
+                "messages": f.messages, "words_critical": f.words, "bytes_per_step": f.bytes_received,
+                "seconds": f.seconds, "seconds_select": f.select, "seconds_exchange": f.exchange,
+                "seconds_merge": f.merge, "entries_per_step": f.delivered, "ratio": self.ratio(f),
+            })
         };
-        report::json(&ranked)
+        let methods: Vec<Value> = self.ranking.iter().map(method).collect();
+        let Model { network, speed, overlap, bytes_per_entry } = &self.model;
+        report::json(&json!({
+            "workers": self.workers, "params": self.n, "seconds_latency": network.latency.as_secs_f64(),
+            "bandwidth_bytes_per_second": network.bytes_per_second, "speed": speed.to_string(),
+            "overlap": overlap, "bytes_per_entry": bytes_per_entry, "methods": methods,
+        }))
     }
 
-    /// As a table.
     pub fn table(&self) -> String {
         let header = [
             "method",
@@ -181,10 +131,9 @@ impl Comparison {
             "entries",
             "/ fastest",
         ];
-        let mut cells = vec![header.map(String::from).to_vec()];
-        for (f, row) in self.ranking.iter().zip(self.rows()) {
+        let rows = self.ranking.iter().map(|f| {
             let (low, high) = f.delivered;
-            cells.push(vec![
+            vec![
                 f.to_string(),
                 grouped(f.rounds),
                 grouped(f.messages),
@@ -195,10 +144,10 @@ impl Comparison {
                 ms(f.merge),
                 ms(f.seconds),
                 if low == high { grouped(low) } else { format!("{}–{}", grouped(low), grouped(high)) },
-                format!("{:.2}", row.ratio),
-            ]);
-        }
-        let mut text = format!("{}; expected times in ms\n\n{}", self.heading(), report::columns(&cells));
+                format!("{:.2}", self.ratio(f)),
+            ]
+        });
+        let mut text = format!("{}; expected times in ms\n\n{}", self.heading(), report::table(header, rows));
         let _ = write!(
             text,
             "\nEstimated with {:?} and {} a link, {:.2} bytes a sparse entry, and workers that choose half-way between the same \
@@ -209,9 +158,9 @@ impl Comparison {
     }
 
     fn heading(&self) -> String {
-        let among = if self.workers == 1 { "worker" } else { "workers" };
+        let workers = counted(self.workers as usize, "worker");
         let k = self.choice.sparsity().k(self.n).unwrap_or(self.n);
-        format!("{} {among}, n = {}, k = {}", self.workers, grouped(self.n as u64), grouped(k as u64))
+        format!("{workers}, n = {}, k = {}", grouped(self.n as u64), grouped(k as u64))
     }
 
     /// For each all-reduce, the time of its fastest form among so many workers: powers of two.
@@ -236,9 +185,6 @@ impl Comparison {
     }
 
     /// The time of a step against the number of workers, both on logarithmic axes.
-    ///
-    /// # Errors
-    /// What the plotting library refuses.
     pub fn svg(&self) -> Result<String, DrawError> {
         let mut curves = self.curves();
         // In the order in which their lines end, from top to bottom.

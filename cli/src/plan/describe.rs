@@ -15,9 +15,6 @@ use gleaner_algorithms::{Block, Rank};
 use gleaner_units::grouped;
 
 /// What some ranks do, round by round.
-///
-/// # Errors
-/// None for programs that were checked.
 pub fn programs(programs: &[Program], rounds: u64) -> Result<String, Fault> {
     let mut lines: BTreeMap<(u64, Rank), Vec<String>> = BTreeMap::new();
     for program in programs {

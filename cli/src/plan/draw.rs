@@ -9,7 +9,6 @@ use plotters::prelude::{RGBAColor, RGBColor};
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, ShapeStyle, WHITE};
 
-/// The most ranks that a picture has.
 pub const MOST_RANKS: u32 = 64;
 
 /// Dark against light, so that the two kinds of arrows differ without colours as well.
@@ -25,7 +24,6 @@ const TOP: i32 = 46;
 const RIGHT: i32 = 40;
 const BELOW: i32 = 40;
 
-/// A message.
 struct Flight {
     from: Rank,
     to: Rank,

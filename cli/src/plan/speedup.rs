@@ -99,7 +99,6 @@ impl Speedup {
         )
     }
 
-    /// As a table of whole decades.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n{}\n\n{:>14}", self.heading(), self.below(), "parameters");
         let decades = || (0..self.bytes_per_second.len()).step_by(EACH as usize);
@@ -115,10 +114,6 @@ impl Speedup {
         text + "\n"
     }
 
-    /// A line for each size of model.
-    ///
-    /// # Errors
-    /// What the plotting library refuses.
     pub fn svg(&self) -> Result<String, DrawError> {
         let line = |(number, row): (usize, &Row)| {
             let rates = self.bytes_per_second.iter().map(|bytes| 8.0 * bytes);

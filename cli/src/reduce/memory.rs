@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{self, CommandError};
 
-/// The file's name.
 pub const NAME: &str = "memory.json";
 
 /// Numbers are stored by their bits, so that they come back as they were.

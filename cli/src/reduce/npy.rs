@@ -18,41 +18,32 @@ const DEEPEST_HEADER: usize = 8;
 /// A file that is no vector of 32-bit floats.
 #[derive(Debug, thiserror::Error)]
 pub enum NpyError {
-    /// It cannot be opened or read.
     #[error("{} cannot be read: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// A directory, a pipe or a device.
     #[error("{} is no regular file; expected a .npy file", path.display())]
     NoFile { path: PathBuf },
-    /// It does not start as such files do.
     #[error("{} is no .npy file: it does not start with \\x93NUMPY; write it with numpy.save", path.display())]
     Magic { path: PathBuf },
-    /// The header is damaged.
     #[error("the header of {} is damaged ({reason}); write the file again with numpy.save", path.display())]
     Header { path: PathBuf, reason: String },
-    /// Another type of numbers.
     #[error(
         "{} holds {found}; expected 32-bit floats ('<f4'): convert it with numpy.save(path, array.astype(numpy.float32))",
         path.display()
     )]
     Type { path: PathBuf, found: String },
-    /// Columns first.
     #[error(
         "{} is in Fortran order; expected C order: convert it with numpy.save(path, numpy.ascontiguousarray(array))",
         path.display()
     )]
     Fortran { path: PathBuf },
-    /// The header and the file disagree.
     #[error(
         "{} has {found} bytes of values, but its header announces {expected}: it is {fault}; write it again",
         path.display(),
         fault = if u128::from(*found) < *expected { "truncated" } else { "damaged" }
     )]
     Length { path: PathBuf, expected: u128, found: u64 },
-    /// Nothing in it.
     #[error("{} holds no entries; expected at least one", path.display())]
     Empty { path: PathBuf },
-    /// A value that cannot be summed.
     #[error(
         "{} holds {value} at entry {entry}, the first of {count} that are NaN or infinite; expected finite numbers",
         path.display()
@@ -63,16 +54,17 @@ pub enum NpyError {
 /// A vector in a file whose header has been read and found to fit the file.
 #[derive(Debug)]
 pub struct Vector {
-    path: PathBuf,
-    shape: Vec<u64>,
-    len: usize,
+    pub path: PathBuf,
+    /// Lengths of the axes.
+    pub shape: Vec<u64>,
+    /// How many values it has.
+    pub len: usize,
     big_endian: bool,
     /// Where the values start in the file.
     start: u64,
 }
 
 impl Vector {
-    /// All values.
     pub fn values(&self) -> Result<Vec<f32>, NpyError> {
         let mut values = Vec::with_capacity(self.len);
         self.pieces::<NpyError>(|_, piece| {
@@ -108,21 +100,6 @@ impl Vector {
             return Err(NpyError::Empty { path });
         }
         Ok(Self { path, shape, len: (found / 4) as usize, big_endian, start })
-    }
-
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Lengths of the axes.
-    pub fn shape(&self) -> &[u64] {
-        &self.shape
-    }
-
-    /// The number of values.
-    pub fn len(&self) -> usize {
-        self.len
     }
 
     /// Hands the values on a piece at a time, as (position of the first of them, values).
@@ -237,7 +214,6 @@ fn describe(dtype: &DType) -> String {
     }
 }
 
-/// Writes a vector of this shape.
 pub fn write(to: &mut impl Write, shape: &[u64], values: impl Iterator<Item = f32>) -> io::Result<()> {
     let options = npyz::WriteOptions::<f32>::new().default_dtype();
     let mut file = options.shape(shape).writer(to).begin_nd()?;

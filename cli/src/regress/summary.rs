@@ -7,10 +7,11 @@ use gleaner_regress::model::Model;
 use gleaner_regress::settings::{Algorithm, Settings};
 use gleaner_regress::{Epoch, Trained};
 use gleaner_units::{bytes, grouped};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
 use crate::bench::AutoReport;
-use crate::report::table;
+use crate::report::{counted, table};
 
 /// The summary of a training run. The field names are documented in `docs/` and stay as they are.
 #[derive(Serialize)]
@@ -28,7 +29,8 @@ pub struct Summary {
     seconds_loading: f64,
     steps_per_epoch: u64,
     learning_rate: Option<f64>,
-    epochs: Vec<EpochSummary>,
+    #[serde(serialize_with = "each")]
+    epochs: Vec<Epoch>,
     seconds: f64,
     seconds_communication: f64,
     bytes_received: u64,
@@ -41,19 +43,6 @@ pub struct Summary {
     weights_digest: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     auto: Option<AutoReport>,
-}
-
-/// The summary of an epoch.
-#[derive(Serialize)]
-struct EpochSummary {
-    epoch: u64,
-    seconds: f64,
-    seconds_communication: f64,
-    bytes_received: u64,
-    training_loss: Option<f64>,
-    objective: Option<f64>,
-    #[serde(flatten)]
-    held_out: HeldOut,
 }
 
 /// Of data that were not trained on; null where there are none.
@@ -74,22 +63,18 @@ impl HeldOut {
     }
 }
 
-impl From<Epoch> for EpochSummary {
-    fn from(epoch: Epoch) -> Self {
-        Self {
-            epoch: epoch.epoch,
-            seconds: epoch.seconds,
-            seconds_communication: epoch.communication_seconds,
-            bytes_received: epoch.bytes_received,
-            training_loss: epoch.training_loss,
-            objective: epoch.objective,
-            held_out: HeldOut::of(epoch.held_out),
-        }
-    }
+fn each<S: Serializer>(epochs: &[Epoch], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(epochs.iter().map(|epoch| {
+        let HeldOut { held_out_loss, accuracy, auc } = HeldOut::of(epoch.held_out);
+        json!({
+            "epoch": epoch.epoch, "seconds": epoch.seconds, "seconds_communication": epoch.communication_seconds,
+            "bytes_received": epoch.bytes_received, "training_loss": epoch.training_loss,
+            "objective": epoch.objective, "held_out_loss": held_out_loss, "accuracy": accuracy, "auc": auc,
+        })
+    }))
 }
 
 impl Summary {
-    /// Of a run by so many workers.
     pub fn of(settings: &Settings, workers: usize, trained: Trained) -> Self {
         let epochs = &trained.epochs;
         Self {
@@ -118,18 +103,17 @@ impl Summary {
             weights: trained.model.features + usize::from(trained.model.bias.is_some()),
             weights_digest: trained.digest,
             auto: trained.auto.as_ref().map(AutoReport::from),
-            epochs: trained.epochs.into_iter().map(EpochSummary::from).collect(),
+            epochs: trained.epochs,
         }
     }
 
     /// A row for each epoch, and what there is to say of all.
     pub fn table(&self) -> String {
-        let s = if self.workers == 1 { "" } else { "s" };
         let mut text = format!(
-            "{}, {} by {} worker{s}: {} samples of {} features, {} non-zero entries, loaded in {:.2} s\n\n",
+            "{}, {} by {}: {} samples of {} features, {} non-zero entries, loaded in {:.2} s\n\n",
             self.data,
             self.loss,
-            self.workers,
+            counted(self.workers, "worker"),
             grouped(self.samples),
             grouped(self.features as u64),
             grouped(self.nonzeros),
@@ -138,15 +122,16 @@ impl Summary {
         let head = ["epoch", "seconds", "exchanging", "received", "loss", "held-out loss", "accuracy", "AUC"];
         let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.6}"));
         let rows = self.epochs.iter().map(|epoch| {
+            let HeldOut { held_out_loss, accuracy, auc } = HeldOut::of(epoch.held_out);
             vec![
                 epoch.epoch.to_string(),
                 format!("{:.3}", epoch.seconds),
-                format!("{:.3}", epoch.seconds_communication),
+                format!("{:.3}", epoch.communication_seconds),
                 bytes(epoch.bytes_received as f64),
                 number(epoch.objective.or(epoch.training_loss)),
-                number(epoch.held_out.held_out_loss),
-                number(epoch.held_out.accuracy),
-                number(epoch.held_out.auc),
+                number(held_out_loss),
+                number(accuracy),
+                number(auc),
             ]
         });
         text += &table(head, rows);

@@ -33,7 +33,6 @@ pub struct Row {
     pub idling: f64,
 }
 
-/// Evaluates one of those measured.
 pub fn evaluate(
     entrant: &Entrant,
     one: &One,

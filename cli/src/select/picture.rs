@@ -5,6 +5,7 @@ use gleaner_units::grouped;
 
 use super::Report;
 use super::evaluate::Row as Evaluated;
+use crate::report::counted;
 
 /// How wide a panel is without the names of its rows, and how high a row is.
 const PANEL: i32 = 270;
@@ -24,18 +25,13 @@ const MEASURES: [Measure; 4] = [
     Measure { title: "build-up, union / Pk", value: |row| row.build_up, unit: "" },
 ];
 
-/// The picture as SVG text.
-///
-/// # Errors
-/// What the plotting library refuses.
 pub fn svg(report: &Report) -> Result<String, DrawError> {
     let rows = &report.selectors;
     let names = rows.iter().map(|row| width(&row.selector)).max().unwrap_or(0) + 20;
     let (n, k) = (grouped(report.params as u64), grouped(report.k as u64));
-    let s = if report.workers == 1 { "" } else { "s" };
     let page = Page {
         width: names + MEASURES.len() as i32 * PANEL,
-        heading: format!("Selectors on {} gradient{s}, n = {n}, k = {k}", report.workers),
+        heading: format!("Selectors on {}, n = {n}, k = {k}", counted(report.workers, "gradient")),
         notes: vec![format!(
             "Medians of interleaved runs on the slowest worker; a read takes {:.2} ms.",
             1e3 * report.seconds_read

@@ -1,7 +1,7 @@
 //! The report for readers.
 
 use super::Report;
-use crate::report::table;
+use crate::report::{counted, table};
 use gleaner_units::grouped;
 
 const HEADINGS: [&str; 11] = [
@@ -18,10 +18,8 @@ const HEADINGS: [&str; 11] = [
     "idling",
 ];
 
-/// A table, a row for each selector.
 pub fn text(report: &Report) -> String {
     let (n, k) = (grouped(report.params as u64), grouped(report.k as u64));
-    let s = if report.workers == 1 { "" } else { "s" };
     let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
     let rows = report.selectors.iter().map(|row| {
         vec![
@@ -39,8 +37,8 @@ pub fn text(report: &Report) -> String {
         ]
     });
     format!(
-        "{} gradient{s} of n = {n}, k = {k}; one read of a gradient takes {:.2} ms\n\n{}",
-        report.workers,
+        "{} of n = {n}, k = {k}; one read of a gradient takes {:.2} ms\n\n{}",
+        counted(report.workers, "gradient"),
         1e3 * report.seconds_read,
         table(HEADINGS, rows)
     )

@@ -28,7 +28,6 @@ struct Row {
     /// By turn; the one above is their median.
     seconds_of_turns: Vec<f64>,
     seconds_predicted: f64,
-    /// Predicted over measured.
     ratio: f64,
     #[serde(rename = "bytes_per_step_measured")]
     bytes_measured: u64,

@@ -12,7 +12,7 @@ use super::{Simulate, bench_gradient};
 use crate::choice::Refusal;
 use crate::merge_plan::layers::Layers;
 use crate::merge_plan::table::lengths;
-use crate::report::{CommandError, columns, json, ms};
+use crate::report::{self, CommandError, json, ms};
 
 /// The smallest group that is simulated; smaller ones cost as much.
 const SMALLEST: usize = 1024;
@@ -105,9 +105,7 @@ struct Iterations<'a> {
 /// Predicts an iteration with each method, and says which merging it takes.
 pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let Some(workers) = simulate.workers else { return Err("expected --workers".into()) };
-    let times =
-        (simulate.compute.map(|compute| compute / 3), simulate.compute.map(|compute| compute * 2 / 3));
-    let layers = Layers::find(simulate.model.as_deref(), simulate.layers.as_deref(), times)?;
+    let layers = simulate.given_layers()?;
     let (machine, network) = (super::machine(simulate.machine.as_deref())?, simulate.network(workers)?);
     let n = layers.entries();
     let (mut rows, refused) = simulate.each(|method| {
@@ -153,24 +151,22 @@ fn row(
 
 fn table(iterations: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> String {
     let header = ["method", "groups", "iteration", "non-overlapped", "all at once", "layer-wise"];
-    let mut cells = vec![header.map(String::from).to_vec()];
     let has_forecast = iterations.methods.iter().any(|row| row.forecast.is_some());
-    cells[0].extend(has_forecast.then(|| "forecast".to_owned()));
-    for row in &iterations.methods {
-        cells.push(vec![
+    let header = header.into_iter().chain(has_forecast.then_some("forecast"));
+    let rows = iterations.methods.iter().map(|row| {
+        let mut cells = vec![
             row.method.clone(),
             row.ends.len().to_string(),
             ms(row.iteration),
             ms(row.non_overlapped),
             ms(row.single),
             ms(row.layer_wise),
-        ]);
-        if let (true, Some(cells)) = (has_forecast, cells.last_mut()) {
-            cells.push(row.forecast.map_or_else(String::new, ms));
-        }
-    }
+        ];
+        cells.extend(has_forecast.then(|| row.forecast.map_or_else(String::new, ms)));
+        cells
+    });
     let mut text = format!(
-        "{}: {} layers, {} entries; forward {} ms, backward {} ms, {}\n{} workers with {}; predicted ms\n\n{}",
+        "{}: {} layers, {} entries; forward {} ms, backward {} ms, {}\n{} workers with {}; predicted ms\n\n{}{}",
         iterations.model,
         layers.list.len(),
         grouped(iterations.params as u64),
@@ -179,14 +175,9 @@ fn table(iterations: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> S
         layers.share,
         iterations.workers,
         simulate.links(),
-        columns(&cells)
+        report::table(header, rows),
+        Refusal::all(&iterations.refused)
     );
-    for Refusal { method, reason } in &iterations.refused {
-        text += &format!("\n{method} cannot run: {reason}");
-    }
-    if !iterations.refused.is_empty() {
-        text.push('\n');
-    }
     if let Some(best) = iterations.methods.first() {
         text += &format!(
             "\n{} is the fastest, with {} layers merged, from the last of the network to the first.\n",

@@ -3,7 +3,6 @@
 use gleaner_charts::{Axis, DrawError, Fill, Key, Page, Row, Rows};
 use gleaner_testbed::simulation::{Busy, Lived, Network, Part, Replayed};
 
-/// The most workers that a picture has.
 pub const MOST_WORKERS: u32 = 64;
 
 const WIDTH: i32 = 1000;
@@ -16,7 +15,6 @@ const KINDS: [(Busy, Fill, &str); 3] = [
     (Busy::Waiting, Fill::REST, "waits"),
 ];
 
-/// The picture as SVG text.
 pub fn svg(method: &str, replayed: &Replayed, network: &Network) -> Result<String, DrawError> {
     let high = (HIGH / replayed.workers.len().max(1) as i32).clamp(9, 34);
     let fill = |busy| KINDS.iter().find(|(kind, ..)| *kind == busy).map_or(Fill::REST, |(_, fill, _)| *fill);

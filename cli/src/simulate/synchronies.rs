@@ -6,8 +6,7 @@ use gleaner_units::grouped;
 use serde::Serialize;
 
 use super::Simulate;
-use crate::merge_plan::layers::Layers;
-use crate::report::{self, CommandError, json, ms};
+use crate::report::{self, CommandError, counted, json, ms};
 
 /// Steps that are simulated; the second half counts.
 const STEPS: u64 = 64;
@@ -43,7 +42,6 @@ struct Synchronies<'a> {
     synchronies: Vec<Row>,
 }
 
-/// Predicts a step under each synchrony.
 pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let (Some(workers), Some(names)) = (simulate.workers, &simulate.synchrony) else {
         return Err("expected --workers and --synchrony".into());
@@ -51,9 +49,7 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let Some(pass) = simulate.compute.map(|pass| pass.as_secs_f64()).filter(|pass| *pass > 0.0) else {
         return Err("expected --compute, which says what the passes take, beside --synchrony".into());
     };
-    let times =
-        (simulate.compute.map(|compute| compute / 3), simulate.compute.map(|compute| compute * 2 / 3));
-    let layers = Layers::find(simulate.model.as_deref(), simulate.layers.as_deref(), times)?;
+    let layers = simulate.given_layers()?;
     let mut passes = vec![pass; workers as usize];
     for &(rank, factor) in &simulate.slow {
         let missing = || format!("there is no rank {rank} to be slow; choose one from 0 to {}", workers - 1);
@@ -134,14 +130,13 @@ fn table(predicted: &Synchronies<'_>, simulate: &Simulate) -> String {
             format!("{:.2}", row.throughput / first),
         ]
     });
-    let plural = |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
     format!(
         "{}: {} entries; passes of {} ms\n{} and {}, links of {} and {:?}; predicted ms\n\n{}",
         predicted.model,
         grouped(predicted.params as u64),
         ms(predicted.pass),
-        plural(predicted.workers as usize, "worker"),
-        plural(predicted.servers, "server"),
+        counted(predicted.workers as usize, "worker"),
+        counted(predicted.servers, "server"),
         simulate.bandwidth,
         simulate.latency,
         report::table(headings, rows)

@@ -1,14 +1,12 @@
 //! Predictions as a table.
 
-use std::fmt::Write as _;
-
 use gleaner_testbed::simulation::{Machine, Replayed, Trace, Workload};
 use gleaner_units::{self as units, grouped};
 use serde::Serialize;
 
 use super::Simulate;
 use crate::choice::Refusal;
-use crate::report::{columns, ms};
+use crate::report::{ms, table};
 
 /// The predicted step of one method. The names are those of the JSON object.
 #[derive(Debug, Serialize)]
@@ -36,7 +34,6 @@ pub struct Row {
     pub forecast: Option<f64>,
 }
 
-/// Everything that is predicted.
 #[derive(Debug, Serialize)]
 pub struct Prediction {
     pub workers: u32,
@@ -92,15 +89,13 @@ impl Row {
 }
 
 impl Prediction {
-    /// As a table.
     pub fn table(&self, simulate: &Simulate) -> String {
         let header =
             ["method", "step", "select", "exchange", "merge", "received", "rounds", "entries", "workload"];
-        let mut cells = vec![header.map(String::from).to_vec()];
         let has_forecast = self.methods.iter().any(|row| row.forecast.is_some());
-        cells[0].extend(has_forecast.then(|| "forecast".to_owned()));
-        for row in &self.methods {
-            cells.push(vec![
+        let header = header.into_iter().chain(has_forecast.then_some("forecast"));
+        let rows = self.methods.iter().map(|row| {
+            let mut cells = vec![
                 row.method.clone(),
                 ms(row.seconds),
                 ms(row.select),
@@ -110,25 +105,18 @@ impl Prediction {
                 grouped(row.rounds),
                 grouped(row.entries_delivered),
                 row.workload.clone(),
-            ]);
-            if let (true, Some(cells)) = (has_forecast, cells.last_mut()) {
-                cells.push(row.forecast.map_or_else(String::new, ms));
-            }
-        }
-        let mut text = format!(
-            "{} workers with {}, n = {}; predicted ms\n\n{}",
+            ];
+            cells.extend(has_forecast.then(|| row.forecast.map_or_else(String::new, ms)));
+            cells
+        });
+        format!(
+            "{} workers with {}, n = {}; predicted ms\n\n{}{}\nSpeeds of {}.\n",
             self.workers,
             simulate.links(),
             grouped(self.params as u64),
-            columns(&cells)
-        );
-        for Refusal { method, reason } in &self.refused {
-            let _ = write!(text, "\n{method} cannot run: {reason}");
-        }
-        if !self.refused.is_empty() {
-            text.push('\n');
-        }
-        let _ = write!(text, "\nSpeeds of {}.\n", self.machine.about);
-        text
+            table(header, rows),
+            Refusal::all(&self.refused),
+            self.machine.about
+        )
     }
 }

@@ -9,12 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{CommandError, json, save};
 
-/// A file.
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    /// Of what.
     case: String,
-    /// Its steps.
     steps: Vec<Trace>,
 }
 

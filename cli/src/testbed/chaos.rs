@@ -1,12 +1,11 @@
 //! `gleaner testbed chaos`.
 
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gleaner_testbed::campaign::{self, Checked, Course, Courses, Fault, Phase, Row, Settings, tally, worker};
+use gleaner_testbed::campaign::{self, Checked, Course, Courses, Fault, Phase, Row, Settings, tally};
 use gleaner_testbed::experiment::Interrupt;
 use gleaner_units as units;
 use serde_json::json;
@@ -53,20 +52,6 @@ pub struct Chaos {
     json: bool,
 }
 
-/// A worker of these jobs
-#[derive(Debug, Args)]
-pub struct ChaosWorker {
-    /// Where it reports what it does
-    folder: PathBuf,
-}
-
-/// Runs a worker.
-pub fn work(worker: &ChaosWorker) -> Result<ExitCode, CommandError> {
-    worker::run(&worker.folder)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Runs a campaign.
 pub fn run(chaos: &Chaos) -> Result<ExitCode, CommandError> {
     let program =
         std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;

@@ -25,7 +25,6 @@ pub struct Down {
     all: bool,
 }
 
-/// Runs it.
 pub fn run(down: &Down) -> Result<ExitCode, CommandError> {
     let names = if down.all { Network::names()? } else { vec![down.name.clone()] };
     // One that cannot be removed does not keep the others.

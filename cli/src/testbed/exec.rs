@@ -26,7 +26,6 @@ pub struct Exec {
     command: Vec<String>,
 }
 
-/// Runs it.
 pub fn run(exec: &Exec) -> Result<ExitCode, CommandError> {
     let network = Network::find(&exec.name)?;
     let (program, arguments) = exec.command.split_first().ok_or("expected a command after --")?;

@@ -34,7 +34,6 @@ pub struct Pages {
     check: bool,
 }
 
-/// Runs it.
 pub fn run(pages: &Pages) -> Result<ExitCode, CommandError> {
     let texts = texts(&pages.directory)?;
     let measurements = pages.directory.join(MEASUREMENTS);

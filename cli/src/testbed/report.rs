@@ -36,7 +36,6 @@ pub struct Report {
     json: bool,
 }
 
-/// Runs it.
 pub fn run(report: &Report) -> Result<ExitCode, CommandError> {
     let runs = read(&report.directories)?;
     let figures = figures(&runs);

@@ -13,6 +13,7 @@ use gleaner_testbed::report::summary;
 use indicatif::{HumanDuration, ProgressBar};
 use serde_json::json;
 
+use crate::cli::Command;
 use crate::crew;
 use crate::report::{self, CommandError};
 
@@ -56,7 +57,6 @@ pub struct Run {
     json: bool,
 }
 
-/// Runs it.
 pub fn run(run: &Run) -> Result<ExitCode, CommandError> {
     let experiment = Experiment::read(&run.file)?;
     let program =
@@ -90,26 +90,20 @@ fn check(job: &Job, plan: &Plan) -> Result<(), String> {
     }
     let typed =
         || job.program.iter().skip(1).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    let refuse = |reason: String| {
-        format!("a case cannot be run: gleaner {} with {} workers: {reason}", typed(), job.workers())
-    };
-    match crate::cli::Command::try_parse_from(&job.program) {
-        Ok(crate::cli::Command::Bench(bench)) => {
-            bench.check(job.workers()).map_err(|e| refuse(e.to_string()))
-        }
+    let checked = match Command::try_parse_from(&job.program) {
+        Ok(Command::Bench(bench)) => bench.check(job.workers()).map_err(|error| error.to_string()),
         #[cfg(feature = "train")]
-        Ok(crate::cli::Command::Train(arguments)) => {
-            arguments.settings().map(drop).map_err(|e| refuse(e.to_string()))
-        }
-        Ok(crate::cli::Command::Regress(arguments)) => {
-            arguments.settings().map(drop).map_err(|e| refuse(e.to_string()))
-        }
-        Ok(_) => Err(refuse("this is no measurement".into())),
+        Ok(Command::Train(arguments)) => arguments.settings().map(drop).map_err(|error| error.to_string()),
+        Ok(Command::Regress(arguments)) => arguments.settings().map(drop).map_err(|error| error.to_string()),
+        Ok(_) => Err("this is no measurement".into()),
         Err(_) if !cfg!(feature = "train") && typed().starts_with("train") => {
-            Err(refuse("this gleaner was built without its trainer; build it with the feature train".into()))
+            Err("this gleaner was built without its trainer; build it with the feature train".into())
         }
-        Err(error) => Err(refuse(error.to_string().lines().next().unwrap_or_default().to_owned())),
-    }
+        Err(error) => Err(error.to_string().lines().next().unwrap_or_default().to_owned()),
+    };
+    checked.map_err(|reason| {
+        format!("a case cannot be run: gleaner {} with {} workers: {reason}", typed(), job.workers())
+    })
 }
 
 /// Runs a plan with a bar, and prints a summary.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use gleaner_testbed::network::{Counters, Crossed, Network, NetworkError, Node, Uplink};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::report::CommandError;
@@ -42,35 +43,46 @@ struct Picture {
 }
 
 /// Its links, of the hosts and of the groups.
+#[derive(Serialize)]
 struct Links {
-    hosts: Vec<(Node, bool, Crossing)>,
-    uplinks: Vec<(Uplink, Crossing)>,
+    hosts: Vec<Linked<Node>>,
+    uplinks: Vec<Linked<Uplink>>,
     relay: Relay,
 }
 
+/// The link of a host or of a group.
+#[derive(Serialize)]
+struct Linked<T> {
+    #[serde(flatten)]
+    end: T,
+    /// Of a host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut: Option<bool>,
+    #[serde(flatten)]
+    crossing: Crossing,
+}
+
 /// What carries packets over links.
+#[derive(Serialize)]
+#[serde(untagged)]
 enum Relay {
     /// The kernel.
     None,
     /// A process that has carried so much so far.
     Carries(Crossed),
     /// One that is gone.
-    Dead(String),
+    Dead { error: String },
 }
 
 /// What crosses a link now, in bytes a second.
+#[derive(Serialize)]
 struct Crossing {
+    #[serde(rename = "received_bytes_per_second")]
     received: f64,
+    #[serde(rename = "sent_bytes_per_second")]
     sent: f64,
 }
 
-/// What an interface had counted at a time.
-struct Sample {
-    at: Instant,
-    counted: Counters,
-}
-
-/// Runs it.
 pub fn run(status: &Status) -> Result<ExitCode, CommandError> {
     loop {
         let pictures = look(status.name.as_deref())?;
@@ -123,11 +135,11 @@ fn look(only: Option<&str>) -> Result<Vec<Picture>, NetworkError> {
     networks.into_iter().map(picture).collect()
 }
 
-/// Of the hosts, and of the uplinks.
-type Samples = (Vec<Sample>, Vec<Sample>);
+/// What interfaces had counted when: of the hosts, and of the uplinks.
+type Samples = (Vec<(Instant, Counters)>, Vec<(Instant, Counters)>);
 
 fn samples(network: &Network) -> Result<Samples, NetworkError> {
-    let now = |counted| Sample { at: Instant::now(), counted };
+    let now = |counted| (Instant::now(), counted);
     let host = |node: Node| network.counters(&node.name).map(now);
     let uplink = |uplink: Uplink| network.uplink_counters(&uplink).map(now);
     let hosts = network.hosts().into_iter().map(host).collect::<Result<_, _>>()?;
@@ -137,58 +149,36 @@ fn samples(network: &Network) -> Result<Samples, NetworkError> {
 fn links(network: &Network, before: &Samples) -> Result<Links, NetworkError> {
     let now = samples(network)?;
     let cut = network.cut_hosts()?;
-    let crossing = |(old, new): (&Sample, &Sample)| {
-        let seconds = (new.at - old.at).as_secs_f64();
-        let rate = |old: u64, new: u64| new.saturating_sub(old) as f64 / seconds;
-        Crossing {
-            received: rate(old.counted.received, new.counted.received),
-            sent: rate(old.counted.sent, new.counted.sent),
-        }
+    let crossing = |((then, old), (now, new)): (&(Instant, Counters), &(Instant, Counters))| {
+        let rate = |old: u64, new: u64| new.saturating_sub(old) as f64 / (*now - *then).as_secs_f64();
+        Crossing { received: rate(old.received, new.received), sent: rate(old.sent, new.sent) }
     };
     let of_hosts = before.0.iter().zip(&now.0).map(crossing);
     let of_uplinks = before.1.iter().zip(&now.1).map(crossing);
     let host = |(node, crossing): (Node, Crossing)| {
-        let is_cut = cut.contains(&node.name);
-        (node, is_cut, crossing)
+        let cut = Some(cut.contains(&node.name));
+        Linked { end: node, cut, crossing }
     };
+    let uplink = |(end, crossing)| Linked { end, cut: None, crossing };
     Ok(Links {
         hosts: network.hosts().into_iter().zip(of_hosts).map(host).collect(),
-        uplinks: network.uplinks().into_iter().zip(of_uplinks).collect(),
+        uplinks: network.uplinks().into_iter().zip(of_uplinks).map(uplink).collect(),
         relay: match network.crossed() {
             Ok(None) => Relay::None,
             Ok(Some(all)) => {
                 Relay::Carries(all.into_iter().flatten().fold(Crossed::default(), Crossed::plus))
             }
-            Err(error) => Relay::Dead(error.to_string()),
+            Err(error) => Relay::Dead { error: error.to_string() },
         },
     })
 }
 
 impl Picture {
     fn object(&self) -> Value {
-        let host = |(node, cut, Crossing { received, sent }): &(Node, bool, Crossing)| {
-            json!({
-                "name": node.name, "group": node.group, "namespace": node.namespace, "address": node.address,
-                "link": node.link, "cut": cut,
-                "received_bytes_per_second": received, "sent_bytes_per_second": sent,
-            })
-        };
-        let uplink = |(uplink, Crossing { received, sent }): &(Uplink, Crossing)| {
-            json!({
-                "group": uplink.group, "link": uplink.link,
-                "received_bytes_per_second": received, "sent_bytes_per_second": sent,
-            })
-        };
         let links = self.links.as_ref();
-        let hosts: Option<Vec<Value>> = links.map(|links| links.hosts.iter().map(host).collect());
-        let uplinks: Option<Vec<Value>> = links.map(|links| links.uplinks.iter().map(uplink).collect());
-        let relay = links.map(|links| match &links.relay {
-            Relay::None => Value::Null,
-            Relay::Carries(crossed) => json!(crossed),
-            Relay::Dead(error) => json!({ "error": error }),
-        });
         json!({
-            "name": self.name, "complete": links.is_some(), "hosts": hosts, "uplinks": uplinks, "relay": relay,
+            "name": self.name, "complete": links.is_some(), "hosts": links.map(|links| &links.hosts),
+            "uplinks": links.map(|links| &links.uplinks), "relay": links.map(|links| &links.relay),
         })
     }
 
@@ -197,22 +187,22 @@ impl Picture {
         let Some(Links { hosts, uplinks, relay }) = &self.links else {
             return format!("network {name}: half-made; remove it with gleaner testbed down --name {name}\n");
         };
-        let namespaces = hosts.iter().map(|(node, ..)| node.namespace.len());
-        let groups = uplinks.iter().map(|(uplink, _)| uplink.group.len());
+        let namespaces = hosts.iter().map(|host| host.end.namespace.len());
+        let groups = uplinks.iter().map(|uplink| uplink.end.group.len());
         let widest = namespaces.chain(groups).max().unwrap_or(0).max("namespace".len());
         let line = |name: &str, address: &str, received: &str, sent: &str, link: &str| {
             format!("{name:widest$}  {address:15}  {received:>13}  {sent:>13}  {link}\n")
         };
         let mut text =
             format!("network {name}\n") + &line("namespace", "address", "receives", "sends", "link");
-        for (node, cut, Crossing { received, sent }) in hosts {
-            let link = if *cut { "cut".into() } else { node.link.to_string() };
+        for Linked { end: node, cut, crossing: Crossing { received, sent } } in hosts {
+            let link = if *cut == Some(true) { "cut".into() } else { node.link.to_string() };
             text += &line(&node.namespace, &node.address.to_string(), &mbit(*received), &mbit(*sent), &link);
         }
         if !uplinks.is_empty() {
             text += &line("group", "", "receives", "sends", "uplink");
         }
-        for (uplink, Crossing { received, sent }) in uplinks {
+        for Linked { end: uplink, crossing: Crossing { received, sent }, .. } in uplinks {
             text += &line(&uplink.group, "", &mbit(*received), &mbit(*sent), &uplink.link.to_string());
         }
         text += &match relay {
@@ -220,7 +210,7 @@ impl Picture {
             Relay::Carries(Crossed { carried, lost, dropped, late }) => format!(
                 "a relay carries all packets: {carried} frames so far, {late} of them late; {lost} lost, {dropped} before full links\n"
             ),
-            Relay::Dead(error) => format!("{error}\n"),
+            Relay::Dead { error } => format!("{error}\n"),
         };
         text
     }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use clap::Args;
 use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::Interrupt;
-use gleaner_testbed::network::{Changes, NAME, Network, NetworkError, Node};
+use gleaner_testbed::network::{Changes, NAME, Network, NetworkError};
 use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology, TopologyError};
 use gleaner_units::{self as units, Rate};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::report::CommandError;
+use crate::report::{CommandError, json};
 
 /// Make an emulated network of hosts on this machine
 ///
@@ -88,7 +88,6 @@ impl Up {
 /// Within this, a signal to a group of processes has come to all of them.
 const HEARD: Duration = Duration::from_millis(100);
 
-/// Runs it.
 pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
     let topology = up.topology()?;
     let interrupt = Interrupt::listen().map_err(|error| format!("signals cannot be listened to: {error}"))?;
@@ -135,16 +134,8 @@ pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
 }
 
 fn object(network: &Network) -> String {
-    let host = |node: &Node| {
-        json!({
-            "name": node.name, "group": node.group, "namespace": node.namespace, "address": node.address,
-            "link": node.link,
-        })
-    };
-    let hosts: Vec<Value> = network.hosts().iter().map(host).collect();
-    let subnet = network.topology().subnet;
-    format!(
-        "{}\n",
-        json!({ "name": network.name(), "subnet": subnet, "hosts": hosts, "relayed": network.is_relayed() })
-    )
+    json(&json!({
+        "name": network.name(), "subnet": network.topology().subnet, "hosts": network.hosts(),
+        "relayed": network.is_relayed(),
+    }))
 }

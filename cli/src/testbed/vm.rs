@@ -69,7 +69,6 @@ pub struct Vm {
     command: Vec<OsString>,
 }
 
-/// Runs it.
 pub fn run(vm: &Vm) -> Result<ExitCode, CommandError> {
     let machine = Machine {
         command: vm.command.clone(),

@@ -1,6 +1,6 @@
 //! The options of `gleaner train`, and the settings that follow from them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -11,7 +11,7 @@ use gleaner_algorithms::{SelectOver, synchrony};
 
 use super::error::TrainError;
 use super::levers::{Levers, Optimizer};
-use super::settings::Settings;
+use super::settings::{Settings, expect, flag, unless, written};
 use super::target::Target;
 use super::uneven::{Balance, Uneven};
 use super::worker::metrics;
@@ -172,13 +172,11 @@ impl TrainArgs {
         };
         correction.check()?;
         let corrected = correction.momentum > 0.0;
-        if corrected && let Some(momentum) = self.momentum.filter(|&momentum| momentum != 0.0) {
-            return Err(TrainError::Setting {
-                option: "--momentum",
-                expected: "0, or nothing, beside --momentum-correction, which is the momentum of each worker",
-                found: momentum.to_string(),
-            });
-        }
+        expect([(
+            "--momentum",
+            "0, or nothing, beside --momentum-correction, which is the momentum of each worker",
+            unless(self.momentum, |momentum| !corrected || *momentum == 0.0),
+        )])?;
         let lr_drops: Vec<u64> =
             self.lr_drops.iter().map(|share| (share * steps as f64).ceil() as u64).collect();
         let whole = self.levers.whole_steps(steps, &lr_drops)?;
@@ -194,67 +192,43 @@ impl TrainArgs {
             None => self.levers.dct.map(|_| "--dct"),
         };
         let merge = self.merge.as_deref().unwrap_or(if needs_all.is_some() { "single" } else { "optimal" });
-        if needs_all.is_some() && merge != "single" {
-            return Err(TrainError::Setting {
-                option: "--merge",
-                expected: "single, or nothing, beside --clip, --clip-local and --dct, which need the whole gradient before any of it \
-                           is exchanged",
-                found: merge.into(),
-            });
-        }
-        let at_once = if clip > 0.0 {
-            Some(format!("--clip {clip}"))
-        } else {
-            self.levers.dct.map(|n| format!("--dct {n}"))
+        let at_once = match clip > 0.0 {
+            true => Some(format!("--clip {clip}")),
+            false => self.levers.dct.map(|n| format!("--dct {n}")),
         };
-        if let Some(found) = at_once.filter(|_| self.layer_times.is_some()) {
-            return Err(TrainError::Setting {
-                option: "--layer-times",
-                expected: "no --clip and no --dct, beside which all gradients are taken from the backward pass at once",
-                found,
-            });
-        }
+        expect([
+            (
+                "--merge",
+                "single, or nothing, beside --clip, --clip-local and --dct, which need the whole gradient before any of it \
+                 is exchanged",
+                unless(needs_all.map(|_| merge), |merge| *merge == "single"),
+            ),
+            (
+                "--layer-times",
+                "no --clip and no --dct, beside which all gradients are taken from the backward pass at once",
+                at_once.filter(|_| self.layer_times.is_some()),
+            ),
+        ])?;
+        let method = self.levers.set(method).corrected(correction).whole_steps(whole);
         let settings = Settings {
             source,
             model,
-            device: self.device,
-            method: self
-                .levers
-                .set(method)
-                .corrected(correction)
-                .whole_steps(whole)
-                .on_nonfinite(self.on_nonfinite),
+            method: method.on_nonfinite(self.on_nonfinite),
             synchrony: synchrony::named(&self.synchrony)?.into(),
             merge: merging::named(merge)?.into(),
-            chose_merge: self.merge.is_some(),
             needs_all,
             steps,
             batch: self.batch.unwrap_or(16),
-            uneven: self.uneven.clone(),
-            target: self.target,
             lr: self.lr.unwrap_or(default_learning_rate(model, self.optimizer)),
             lr_drops,
-            optimizer: self.optimizer,
-            rate_in_residual: self.levers.rate_in_residual,
-            clip_update: self.levers.clip_update,
-            dct: self.levers.dct,
-            sign_update: self.levers.sign_update,
-            plain_momentum: self.levers.plain_momentum,
             momentum: match self.levers.ef21 {
                 // All updates are added up.
                 true => 1.0,
                 false => self.momentum.unwrap_or(if has_none { 0.0 } else { 0.9 }),
             },
-            weight_decay: self.weight_decay,
             clip: (clip > 0.0).then_some(clip),
-            seed: self.seed,
             evaluate_every: self.evaluate_every.unwrap_or(steps.div_ceil(if text { 10 } else { 4 }).max(1)),
-            checkpoint: self.checkpoint.clone().map(|directory| (directory, self.checkpoint_every)),
-            resume: self.resume,
-            record: self.record.clone(),
-            timeline: self.timeline.clone(),
-            layer_times: self.layer_times.clone(),
-            metrics: self.metrics.clone(),
+            options: self.clone(),
         };
         settings.method.share_fits().map_err(MethodError::from).map_err(ChoiceError::from)?;
         settings.method.decay_fits().map_err(MethodError::from).map_err(ChoiceError::from)?;
@@ -264,120 +238,91 @@ impl TrainArgs {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), TrainError> {
-        let above_zero = "a number above 0";
-        let drop = self.lr_drops.iter().find(|&&share| !(0.0..=1.0).contains(&share));
-        for (option, fits, expected, found) in [
-            ("--lr", settings.lr > 0.0 && settings.lr.is_finite(), above_zero, settings.lr.to_string()),
-            ("--lr-drops", drop.is_none(), "shares of the run from 0 to 1", drop.unwrap_or(&0.0).to_string()),
+        let &Levers { ef21, rate_in_residual, clip_update, dct, sign_update, .. } = &self.levers;
+        let (aim, is_sgd) = (self.target.target_accuracy, self.optimizer == Optimizer::Sgd);
+        let from_0_below_1 = "a number from 0 to below 1";
+        let adam = |with: bool| (with && !is_sgd).then(|| self.optimizer.name().to_owned());
+        expect([
+            ("--lr", "a number above 0", unless(Some(settings.lr), |lr| *lr > 0.0 && lr.is_finite())),
+            (
+                "--lr-drops",
+                "shares of the run from 0 to 1",
+                self.lr_drops
+                    .iter()
+                    .find_map(|share| unless(Some(share), |share| (0.0..=1.0).contains(*share))),
+            ),
             (
                 "--momentum",
-                (0.0..1.0).contains(&settings.momentum) || self.levers.ef21,
-                "a number from 0 to below 1",
-                settings.momentum.to_string(),
+                from_0_below_1,
+                unless(Some(settings.momentum), |momentum| ef21 || (0.0..1.0).contains(momentum)),
             ),
             (
                 "--weight-decay",
-                (0.0..1.0).contains(&self.weight_decay),
-                "a number from 0 to below 1",
-                self.weight_decay.to_string(),
+                from_0_below_1,
+                unless(Some(self.weight_decay), |decay| (0.0..1.0).contains(decay)),
             ),
-            (
-                "--clip",
-                self.clip.is_none_or(|clip| clip >= 0.0),
-                "a norm, or 0",
-                self.clip.unwrap_or(0.0).to_string(),
-            ),
-            (
-                "--clip-update",
-                self.levers.clip_update.is_none_or(|norm| norm > 0.0 && norm.is_finite()),
-                "a norm above 0",
-                self.levers.clip_update.unwrap_or(0.0).to_string(),
-            ),
+            ("--clip", "a norm, or 0", unless(self.clip, |clip| *clip >= 0.0)),
+            ("--clip-update", "a norm above 0", unless(clip_update, |norm| *norm > 0.0 && norm.is_finite())),
             (
                 "--rate-in-residual",
-                !settings.rate_in_residual || self.optimizer == Optimizer::Sgd,
                 "--optimizer sgd: adam divides updates by their size, and a rate in them with it",
-                self.optimizer.name().into(),
+                adam(rate_in_residual),
             ),
             (
                 "--weight-decay",
-                !self.levers.ef21 || self.weight_decay == 0.0,
                 "0 beside --ef21, with which the optimiser adds up all that it is given",
-                self.weight_decay.to_string(),
+                unless(Some(self.weight_decay), |decay| !ef21 || *decay == 0.0),
             ),
-            (
-                "--optimizer",
-                !self.levers.ef21 || self.optimizer == Optimizer::Sgd,
-                "sgd beside --ef21, whose updates are changes, and no gradients",
-                self.optimizer.name().into(),
-            ),
+            ("--optimizer", "sgd beside --ef21, whose updates are changes, and no gradients", adam(ef21)),
             (
                 "--clip-update",
-                !self.levers.ef21 || self.levers.clip_update.is_none(),
                 "nothing beside --ef21, whose updates are changes, and no steps",
-                self.levers.clip_update.unwrap_or(0.0).to_string(),
+                unless(clip_update, |_| !ef21),
             ),
             (
                 "--sign-update",
-                !settings.sign_update || self.optimizer == Optimizer::Sgd && !self.levers.ef21,
                 "--optimizer sgd without --ef21: adam divides updates by their size, and those of EF21 are changes",
-                "it".into(),
+                flag(sign_update && (!is_sgd || ef21)),
             ),
             (
                 "--sign-update",
-                !settings.sign_update || self.levers.clip_update.is_none() && !settings.rate_in_residual,
                 "nothing of --clip-update and --rate-in-residual, of which signs keep nothing",
-                "it".into(),
+                flag(sign_update && (clip_update.is_some() || rate_in_residual)),
             ),
             (
                 "--dct",
-                settings.dct.is_none() || self.device == Place::Cpu,
                 "--device cpu, where it is computed",
-                self.device.to_string(),
+                unless(dct.map(|_| self.device), |device| *device == Place::Cpu),
             ),
             (
                 "--clip-local",
-                !settings.rate_in_residual || self.clip_local.is_none(),
                 "nothing beside --rate-in-residual, with which the norm would be one of steps; use --clip",
-                self.clip_local.unwrap_or(0.0).to_string(),
+                unless(self.clip_local, |_| !rate_in_residual),
             ),
             (
                 "--clip-local",
-                self.clip_local.is_none() || self.uneven.balance == Balance::Even,
                 "nothing beside --balance, with which norms of gradients are of different numbers of samples",
-                self.clip_local.unwrap_or(0.0).to_string(),
+                unless(self.clip_local, |_| self.uneven.balance == Balance::Even),
             ),
+            ("--target-accuracy", "a share from 0 to 1", unless(aim, |aim| (0.0..=1.0).contains(aim))),
             (
                 "--target-accuracy",
-                self.target.target_accuracy.is_none_or(|target| (0.0..=1.0).contains(&target)),
-                "a share from 0 to 1",
-                self.target.target_accuracy.unwrap_or(0.0).to_string(),
-            ),
-            (
-                "--target-accuracy",
-                self.target.target_accuracy.is_none()
-                    || !(settings.source.is_text() || settings.source == Source::FreshClicks),
                 "images, which are classified; aim at a --target-loss for other data",
-                settings.source.to_string(),
+                unless(aim.map(|_| &settings.source), |data| {
+                    !data.is_text() && **data != Source::FreshClicks
+                }),
             ),
             (
                 "--record",
-                self.record.is_none() || self.device == Place::Cpu,
                 "nothing beside --device cuda, with which what is selected from stays on the device",
-                self.record.as_deref().map_or(String::new(), |path| path.display().to_string()),
+                unless(written(&self.record), |_| self.device == Place::Cpu),
             ),
             (
                 "--metrics",
-                self.metrics.as_deref().is_none_or(metrics::is_known),
                 "the name of a file that ends with .csv or .jsonl",
-                self.metrics.as_deref().map_or(String::new(), |path| path.display().to_string()),
+                written(&self.metrics).filter(|path| !metrics::is_known(Path::new(path))),
             ),
-        ] {
-            if !fits {
-                return Err(TrainError::Setting { option, expected, found });
-            }
-        }
-        Ok(())
+        ])
     }
 }
 

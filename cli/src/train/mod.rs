@@ -7,7 +7,6 @@ mod agreement;
 mod arguments;
 mod checkpoint;
 mod error;
-mod evaluation;
 mod exchange;
 mod levers;
 mod model_file;
@@ -23,7 +22,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::crew::{self, Display, Role};
+use crate::crew::{self, Display};
 use crate::merge_plan::layers::{File, NamedLayer};
 use crate::report::{self, CommandError};
 use gleaner_candle::{LayerTime, PassTimes};
@@ -32,21 +31,21 @@ use gleaner_units as units;
 
 pub use arguments::TrainArgs;
 
-use summary::{Progress, Summary};
+use summary::Summary;
 
 /// Trains, as a worker or as the launcher of workers; gives the exit code.
 pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
     let settings = args.settings()?;
     if settings.source.has_files() && !Config::is_worker() {
         // What is wrong with files is said once, before there are workers that all say it.
-        settings.source.load(settings.seed)?;
+        settings.source.load(settings.options.seed)?;
     }
     let (processes, roles) = (args.servers.processes(args.workers), args.servers.roles());
-    if let Role::Launched(code) = crew::assemble_as(processes, roles, "train", args.timeout)? {
-        return Ok(code.into());
+    if let Some(code) = crew::assemble(processes, roles, "train", args.timeout)? {
+        return Ok(code);
     }
     let display = Display::new();
-    let (code, summary) = worker::worker(args, |progress| display.show(&shown(&progress)))?;
+    let (code, summary) = worker::worker(args, |progress| display.show(&progress))?;
     drop(display);
     if let Some(summary) = summary {
         let text = if args.json { report::json(&summary) } else { table(&summary) };
@@ -67,15 +66,17 @@ fn write_timeline(file: &Path, summary: &Summary) -> Result<(), CommandError> {
     if file.extension().is_none_or(|extension| extension != "svg") {
         return Ok(report::save(file, trace)?);
     }
-    let heading =
-        format!("{}, {} groups by {}, {}", summary.model, summary.groups, summary.merge, summary.method);
+    let heading = format!(
+        "{}, {} groups by {}, {}",
+        summary.model, summary.account.groups, summary.account.merge, summary.method
+    );
     let picture = picture::svg(&heading, trace)?;
     Ok(picture.map_or(Ok(()), |picture| report::save(file, &picture))?)
 }
 
 /// As layers are read elsewhere.
 fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), CommandError> {
-    let Some(PassTimes { forward, layers }) = &summary.pass_times else { return Ok(()) };
+    let Some(PassTimes { forward, layers }) = &summary.account.pass_times else { return Ok(()) };
     let layer = |LayerTime { parameters, entries, seconds }: &LayerTime| NamedLayer {
         name: parameters.join(" + "),
         entries: *entries,
@@ -83,21 +84,6 @@ fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), CommandError>
     };
     let layers = File { forward: Some(*forward), layers: layers.iter().map(layer).collect() };
     Ok(report::save(file, &format!("{:#}\n", serde_json::json!(layers)))?)
-}
-
-fn shown(progress: &Progress) -> crew::Progress {
-    let awaited = progress.most_awaited.filter(|(.., seconds)| *seconds >= SHOWN);
-    let awaited =
-        awaited.map_or(String::new(), |(rank, by, _)| format!(", mostly rank {by} for rank {rank}"));
-    let note = format!(
-        "loss {:.3}, {:.1} steps/s, {:.0}% waiting{awaited}, {} a step (dense: {})",
-        progress.loss,
-        progress.steps_per_second,
-        progress.waiting_share * 100.0,
-        units::bytes(progress.bytes_per_step),
-        units::bytes(progress.dense_bytes_per_step),
-    );
-    crew::Progress { done: progress.step, of: progress.steps, note }
 }
 
 fn table(s: &Summary) -> String {
@@ -112,7 +98,7 @@ fn table(s: &Summary) -> String {
                 s.steps - s.first_step,
                 s.seconds,
                 s.together.waiting_share * 100.0,
-                skipped(s.steps_skipped),
+                skipped(s.account.steps_skipped),
             ),
         ),
         ("iteration", iteration(s)),
@@ -124,8 +110,8 @@ fn table(s: &Summary) -> String {
             "groups",
             format!(
                 "{} by {}, {:.0}% of the exchange hidden{}",
-                s.groups,
-                s.merge,
+                s.account.groups,
+                s.account.merge,
                 s.together.hidden_share * 100.0,
                 blocked(s.together.seconds_blocked),
             ),
@@ -157,8 +143,8 @@ fn table(s: &Summary) -> String {
 }
 
 fn mean_density(s: &Summary) -> String {
-    let Some(mean) = s.mean_density else { return String::new() };
-    let delivered = s.delivered_norm_share.map_or(String::new(), |share| {
+    let Some(mean) = s.account.mean_density else { return String::new() };
+    let delivered = s.account.delivered_norm_share.map_or(String::new(), |share| {
         format!("; {:.1}% of the squared norm delivered at last", 100.0 * share)
     });
     format!("{:.2}% in the mean over all steps, {:.2}% allowed{delivered}", 100.0 * mean, 100.0 * s.density)
@@ -257,8 +243,8 @@ fn iteration(s: &Summary) -> String {
             .zip(hidden)
             .map(|(seconds, hidden)| format!("{:.1} ms and {:.0}% hidden", 1e3 * seconds, 100.0 * hidden))
     };
-    let expected = words(s.seconds_expected_iteration, s.expected_hidden_share);
-    let planned = words(s.seconds_planned_iteration, s.planned_hidden_share);
+    let expected = words(s.account.seconds_expected_iteration, s.account.expected_hidden_share);
+    let planned = words(s.account.seconds_planned_iteration, s.account.planned_hidden_share);
     let expects = match (expected, planned) {
         (Some(expected), Some(planned)) if planned == expected => format!("; the plan expects {expected}"),
         (Some(expected), Some(planned)) => {

@@ -6,20 +6,14 @@ use gleaner_charts::{Axis, DrawError, Fill, Key, Page, Row, Rows};
 use serde::Deserialize;
 
 /// What is distinguished: a lane, a look, and the words of the legend.
-struct Kind {
-    lane: usize,
-    fill: Fill,
-    words: &'static str,
-}
-
-const KINDS: [Kind; 7] = [
-    Kind { lane: 0, fill: Fill::FORWARD, words: "forward" },
-    Kind { lane: 0, fill: Fill::BACKWARD, words: "backward" },
-    Kind { lane: 0, fill: Fill::REST, words: "waits" },
-    Kind { lane: 0, fill: Fill::APPLY, words: "apply" },
-    Kind { lane: 1, fill: Fill::SELECT, words: "select" },
-    Kind { lane: 1, fill: Fill::MERGE, words: "merge, commit" },
-    Kind { lane: 2, fill: Fill::EXCHANGE, words: "receive" },
+const KINDS: [(usize, Fill, &str); 7] = [
+    (0, Fill::FORWARD, "forward"),
+    (0, Fill::BACKWARD, "backward"),
+    (0, Fill::REST, "waits"),
+    (0, Fill::APPLY, "apply"),
+    (1, Fill::SELECT, "select"),
+    (1, Fill::MERGE, "merge, commit"),
+    (2, Fill::EXCHANGE, "receive"),
 ];
 const LANES: [&str; 3] = ["compute", "select", "exchange"];
 
@@ -51,7 +45,7 @@ struct Args {
 }
 
 impl Event {
-    fn kind(&self) -> Option<&'static Kind> {
+    fn kind(&self) -> Option<(usize, Fill)> {
         let number = match self.name.split(' ').next()? {
             "forward" => 0,
             "backward" => 1,
@@ -62,15 +56,13 @@ impl Event {
             "receive" => 6,
             _ => return None,
         };
-        KINDS.get(number).filter(|_| self.ph == 'X')
+        let (lane, fill, _) = KINDS[number];
+        (self.ph == 'X').then_some((lane, fill))
     }
 }
 
 /// The picture of a trace as SVG text: of the second half of its steps the one whose length is the median. Nothing if it has no
 /// step.
-///
-/// # Errors
-/// What the plotting library refuses.
 pub fn svg(heading: &str, trace: &str) -> Result<Option<String>, DrawError> {
     let Ok(Trace { trace_events }) = serde_json::from_str(trace) else { return Ok(None) };
     let mut steps: BTreeMap<u64, Vec<Event>> = BTreeMap::new();
@@ -107,16 +99,16 @@ fn draw(heading: &str, step: u64, events: &[Event]) -> Result<String, DrawError>
     };
     let mut rows: Vec<Row> = (0..ranks).flat_map(of_rank).collect();
     for event in events {
-        let Some(kind) = event.kind() else { continue };
+        let Some((lane, fill)) = event.kind() else { continue };
         let milliseconds = |at: f64| (at - begin) / 1e3;
-        let row = &mut rows[event.pid as usize * (LANES.len() + 1) + 1 + kind.lane];
-        row.bars.push((milliseconds(event.ts), milliseconds(event.ts + event.dur), kind.fill));
+        let row = &mut rows[event.pid as usize * (LANES.len() + 1) + 1 + lane];
+        row.bars.push((milliseconds(event.ts), milliseconds(event.ts + event.dur), fill));
     }
     let rows = Rows { axis: Axis::level("time, ms", 0.0, (end - begin) / 1e3), rows, high: LANE };
     let page = Page {
         width: WIDTH,
         heading: format!("{heading}: step {step}"),
-        legend: KINDS.iter().map(|kind| (Key::Fill(kind.fill), kind.words.to_owned())).collect(),
+        legend: KINDS.map(|(_, fill, words)| (Key::Fill(fill), words.to_owned())).to_vec(),
         ..Page::default()
     };
     page.svg(rows.height(), |area| rows.draw(area))

@@ -7,10 +7,8 @@ use super::error::TrainError;
 use crate::reduce::npy;
 use crate::report;
 
-/// The file of one worker.
 pub struct Record {
     path: PathBuf,
-    /// What goes into it.
     pub entries: Option<Vec<f32>>,
 }
 
@@ -32,7 +30,6 @@ impl Record {
         Ok(Self { path, entries: None })
     }
 
-    /// Writes the file whole.
     pub fn write(&self) -> Result<(), TrainError> {
         let Some(entries) = &self.entries else {
             return Err(TrainError::NothingToRecord { path: self.path.clone() });

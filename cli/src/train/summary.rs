@@ -1,4 +1,4 @@
-//! What a run reports: now and then while it trains, and once at the end.
+//! What a run reports at its end.
 
 use serde::Serialize;
 
@@ -8,44 +8,17 @@ use gleaner_candle::PassTimes;
 use super::error::TrainError;
 use super::target::Reached;
 
-/// How far a run is; given to the caller of worker 0 at most ten times a second.
-#[derive(Clone, Debug)]
-pub struct Progress {
-    /// Steps done.
-    pub step: u64,
-    /// Steps of the whole run.
-    pub steps: u64,
-    /// The training loss of this worker's last batch.
-    pub loss: f32,
-    /// Speed since the last report.
-    pub steps_per_second: f64,
-    /// The share of the time since the last report in which the trainer waited for gradients.
-    pub waiting_share: f64,
-    /// As far as workers have informed each other, the rank for which the others have waited longest, the one of them that waited longest, and how
-    /// long all did, in seconds.
-    pub most_awaited: Option<(usize, usize, f64)>,
-    /// What this worker received per step since the last report.
-    pub bytes_per_step: f64,
-    /// What a ring all-reduce of dense gradients would have received.
-    pub dense_bytes_per_step: f64,
-}
-
-/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// The data trained on.
     pub data: String,
-    /// The model trained.
     pub model: String,
     /// How many numbers the model has.
     pub params: usize,
-    /// How many workers trained together.
     pub workers: usize,
     /// Samples of each worker's passes, by rank.
     pub batches: Vec<usize>,
     /// What a pass of the set batch was made to take at least, in seconds: computation is paced then, and not what this machine takes.
     pub seconds_paced: Option<f64>,
-    /// How gradients were exchanged.
     pub method: String,
     /// How parameters followed the updates.
     pub optimizer: &'static str,
@@ -55,22 +28,12 @@ pub struct Summary {
     pub rate_in_residual: bool,
     /// When workers exchanged, and what they saw of each other.
     pub synchrony: String,
-    /// The strategy that decides which layers travel together.
-    pub merge: String,
     /// What entries were selected from: each group, or the whole gradient, for which groups compete.
     pub select_over: &'static str,
-    /// In how many groups they travelled in the last step.
-    pub groups: usize,
     /// The share of a gradient's entries asked for in a step.
     pub density: f64,
-    /// With `--norm-share`, the mean share that was asked for, over the steps of the whole run.
-    pub mean_density: Option<f64>,
-    /// With it, the share of the squared norm that a step delivered when it was looked at last.
-    pub delivered_norm_share: Option<f64>,
     /// Steps of the whole run.
     pub steps: u64,
-    /// How many of them were skipped on all workers, since a gradient was not finite.
-    pub steps_skipped: u64,
     /// The step this process began with: 0, or that of a checkpoint.
     pub first_step: u64,
     /// The loss on held-out data before the first step, in nats per character or image.
@@ -90,15 +53,9 @@ pub struct Summary {
     /// What counts over all workers.
     #[serde(flatten)]
     pub together: Together,
-    /// `seconds_iteration` by the plan of the merging strategy, if it needed one.
-    pub seconds_expected_iteration: Option<f64>,
-    /// `hidden_share` by that plan.
-    pub expected_hidden_share: Option<f64>,
-    /// The iteration as it was expected when the groups were taken, before any step with them.
-    pub seconds_planned_iteration: Option<f64>,
-    /// The share of the exchange that was to be hidden then.
-    pub planned_hidden_share: Option<f64>,
-    /// How many parameter servers there were.
+    /// What the exchange came to.
+    #[serde(flatten)]
+    pub account: Account,
     pub servers: usize,
     /// The mean over the workers in whose processes servers live, where they do.
     pub seconds_batch_computation_colocated: Option<f64>,
@@ -129,15 +86,38 @@ pub struct Summary {
     pub bytes_per_step: f64,
     /// What a ring all-reduce of dense gradients would have received per step: 2(P−1)/P · 4n.
     pub dense_bytes_per_step: f64,
-    /// How many steps a value of rank 0 waited until it was delivered, in the last steps that were looked at.
-    pub steps_waiting: Option<f64>,
-    /// What rank 0 found in this process to stand in the way of the training.
-    pub findings: Vec<Found>,
     /// SHA-256 of the final parameters, the same on every worker.
     pub parameters_digest: String,
     /// At rank 0, what each worker did when, if it was recorded: a trace in the trace-event format.
     #[serde(skip)]
     pub timeline: Option<String>,
+}
+
+/// What an exchange came to, as far as it looks at that.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Account {
+    /// The strategy that decides which layers travel together.
+    pub merge: &'static str,
+    /// In how many groups they travelled in the last step.
+    pub groups: usize,
+    /// With `--norm-share`, the mean share that was asked for, over the steps of the whole run.
+    pub mean_density: Option<f64>,
+    /// With it, the share of the squared norm that a step delivered when it was looked at last.
+    pub delivered_norm_share: Option<f64>,
+    /// How many steps were skipped on all workers, since a gradient was not finite.
+    pub steps_skipped: u64,
+    /// `seconds_iteration` by the plan of the merging strategy, if it needed one.
+    pub seconds_expected_iteration: Option<f64>,
+    /// `hidden_share` by that plan.
+    pub expected_hidden_share: Option<f64>,
+    /// The iteration as it was expected when the groups were taken, before any step with them.
+    pub seconds_planned_iteration: Option<f64>,
+    /// The share of the exchange that was to be hidden then.
+    pub planned_hidden_share: Option<f64>,
+    /// How many steps a value of rank 0 waited until it was delivered, in the last steps that were looked at.
+    pub steps_waiting: Option<f64>,
+    /// What rank 0 found in this process to stand in the way of the training.
+    pub findings: Vec<Found>,
     /// What the passes of each layer took on this rank.
     #[serde(skip)]
     pub pass_times: Option<PassTimes>,
@@ -150,7 +130,6 @@ pub struct Together {
     /// the steps, or the last 128, of the worker where it was longest. The four that follow are medians over the same steps, of the
     /// worker that waited least: all others wait for its passes, too.
     pub seconds_iteration: f64,
-    /// The forward pass, in seconds.
     pub seconds_forward: f64,
     /// The backward pass, in which gradients are handed over, in seconds.
     pub seconds_backward: f64,
@@ -203,7 +182,6 @@ pub struct Found {
     pub sentence: String,
 }
 
-/// An evaluation on held-out data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Evaluated {
     /// Steps that were done before it.

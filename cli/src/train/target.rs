@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::summary::Evaluated;
 
 /// The accuracy or loss to reach.
-#[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Target {
     /// Report after how many steps and seconds held-out data are classified with this accuracy, such as 0.9 or 90%
     #[arg(long, value_name = "SHARE", value_parser = units::share, conflicts_with = "target_loss")]
@@ -20,10 +20,8 @@ pub struct Target {
 /// When the target was reached, if it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Reached {
-    /// The target accuracy.
-    pub target_accuracy: Option<f64>,
-    /// The target loss.
-    pub target_loss: Option<f64>,
+    #[serde(flatten)]
+    target: Target,
     /// The steps before the first evaluation that was as good.
     pub steps_to_target: Option<u64>,
     /// What they had taken, in seconds: without evaluations and checkpoints.
@@ -42,15 +40,15 @@ impl Target {
         let first = evaluations.iter().find(is_there);
         let (steps_to_target, seconds_to_target) =
             (first.map(|first| first.step), first.map(|first| first.seconds));
-        Reached { target_accuracy, target_loss, steps_to_target, seconds_to_target }
+        Reached { target: self, steps_to_target, seconds_to_target }
     }
 }
 
 impl Reached {
     /// In words, if anything was aimed at.
     pub fn words(&self) -> Option<String> {
-        let accuracy = self.target_accuracy.map(|target| format!("accuracy {:.1}%", 100.0 * target));
-        let aim = accuracy.or(self.target_loss.map(|target| format!("held-out loss {target}")))?;
+        let accuracy = self.target.target_accuracy.map(|target| format!("accuracy {:.1}%", 100.0 * target));
+        let aim = accuracy.or(self.target.target_loss.map(|target| format!("held-out loss {target}")))?;
         Some(match self.steps_to_target.zip(self.seconds_to_target) {
             Some((steps, seconds)) => format!("{aim} after {steps} steps, {seconds:.2} s of training"),
             None => format!("{aim} was not reached"),

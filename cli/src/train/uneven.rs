@@ -42,20 +42,15 @@ impl FromStr for Balance {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let given = || {
-            let numbers: Option<Vec<usize>> =
-                text.split(',').map(|number| number.trim().parse().ok()).collect();
-            let numbers = numbers.filter(|numbers| numbers.iter().all(|&samples| samples > 0));
-            numbers.map(Balance::Given).ok_or_else(|| {
-                format!(
-                    "expected even, speed, or the samples of each rank, such as 24,8,16,16, found {text:?}"
-                )
-            })
-        };
+        let samples = |number: &str| number.trim().parse::<usize>().ok().filter(|&samples| samples > 0);
         match text {
             "even" => Ok(Balance::Even),
             "speed" => Ok(Balance::Speed),
-            _ => given(),
+            _ => text.split(',').map(samples).collect::<Option<_>>().map(Balance::Given).ok_or_else(|| {
+                format!(
+                    "expected even, speed, or the samples of each rank, such as 24,8,16,16, found {text:?}"
+                )
+            }),
         }
     }
 }

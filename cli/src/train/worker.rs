@@ -6,7 +6,6 @@ mod evaluating;
 pub(super) mod metrics;
 mod pace;
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -14,13 +13,13 @@ use super::agreement::{all_can, expect_agreement};
 use super::arguments::TrainArgs;
 use super::checkpoint::{Checkpoints, State};
 use super::error::TrainError;
-use super::evaluation::Evaluation;
 use super::exchange::{Exchange, Passed, Share, exchange};
 use super::model_file::Identity;
 use super::record::Record;
-use super::settings::Settings;
-use super::summary::{Evaluated, Progress, Summary, dense_bytes_per_step, density};
+use super::settings::{Settings, expect, unless};
+use super::summary::{Evaluated, Summary, dense_bytes_per_step, density};
 use super::uneven::{self, Pacer};
+use crate::crew::Progress;
 use candle_core::Device;
 use clock::{Clock, Reporter};
 use gleaner_algorithms::residual::OnNonFinite;
@@ -30,7 +29,7 @@ use gleaner_trainer::data::{Dataset, Order};
 use gleaner_trainer::layers::{Mode, cross_entropy};
 use gleaner_trainer::models::Model;
 use gleaner_trainer::parameters::Parameters;
-use metrics::{Metrics, Taken};
+use metrics::Metrics;
 
 /// Joins the other workers and trains; worker 0 reports the progress, and returns the result. Nothing, and not success, where all workers
 /// fail for one reason: then the launcher says it, once.
@@ -57,8 +56,8 @@ pub fn worker(
                     false
                 }
             };
-            if let Some((directory, _)) = settings.checkpoint.filter(|_| servers > 0 && rank == 0)
-                && let kept = Checkpoints::of_servers(&directory)
+            if let Some(directory) = args.checkpoint.as_deref().filter(|_| servers > 0 && rank == 0)
+                && let kept = Checkpoints::of_servers(directory)
                 && kept.is_dir()
             {
                 say(format_args!(
@@ -78,7 +77,7 @@ pub fn train(
     progress: impl FnMut(Progress),
 ) -> Result<Summary, TrainError> {
     let (mut run, checkpoints) = Run::prepare(session, settings)?;
-    if let Some(checkpoints) = checkpoints.as_ref().filter(|_| settings.resume) {
+    if let Some(checkpoints) = checkpoints.as_ref().filter(|_| settings.options.resume) {
         run.resume(checkpoints)?;
     }
     let mut summary = run.all_steps(checkpoints.as_ref(), progress)?;
@@ -119,11 +118,11 @@ impl<'a> Run<'a> {
         settings: &'a Settings,
     ) -> Result<(Self, Option<Checkpoints>), TrainError> {
         let (rank, workers) = (session.rank(), session.world_size());
-        let dataset = settings.source.load(settings.seed)?;
+        let dataset = settings.source.load(settings.options.seed)?;
         // Of several devices, the workers of a host take one each in turn.
-        let device = settings.device.open(local_rank().unwrap_or(0) as usize)?;
+        let device = settings.options.device.open(local_rank().unwrap_or(0) as usize)?;
         let (model, mut parameters) =
-            settings.model.build(dataset.input, dataset.classes, settings.seed, &device)?;
+            settings.model.build(dataset.input, dataset.classes, settings.options.seed, &device)?;
         let identity = settings.identity(&dataset, workers);
         let shared = [
             &identity[..],
@@ -140,17 +139,20 @@ impl<'a> Run<'a> {
         };
         let pass =
             |samples| pace::measured(settings, rank, samples, &dataset, model.as_ref(), &parameters, &device);
-        let batches = settings.uneven.balance.batches(session, settings.batch, pass)?;
-        let pacer = Pacer::new(&settings.uneven, rank, batches[rank], settings.batch);
-        let order = Order::new(settings.seed, dataset.train.len(), rank, &batches)?;
+        let batches = settings.options.uneven.balance.batches(session, settings.batch, pass)?;
+        let pacer = Pacer::new(&settings.options.uneven, rank, batches[rank], settings.batch);
+        let order = Order::new(settings.options.seed, dataset.train.len(), rank, &batches)?;
         let (samples, weight) = (batches[rank] as u64, uneven::weight(&batches, rank));
         let share = Share { samples, weight, epoch: order.batches_per_epoch() };
         let exchange = exchange(session, settings, &mut parameters, share, example)?;
-        let record = settings.record.as_ref().map(|directory| Record::open(directory, rank)).transpose()?;
-        for file in [&settings.timeline, &settings.layer_times].into_iter().flatten() {
-            expect_room(session, file)?;
+        let record =
+            settings.options.record.as_ref().map(|directory| Record::open(directory, rank)).transpose()?;
+        for file in [&settings.options.timeline, &settings.options.layer_times].into_iter().flatten() {
+            // Rank 0 sees now whether it can write it at the end.
+            let room = if rank == 0 { crate::report::probe(file) } else { Ok(()) };
+            all_can(session, room.map_err(TrainError::from))?;
         }
-        let timeline = settings.timeline.is_some().then(|| session.timeline()).transpose()?;
+        let timeline = settings.options.timeline.is_some().then(|| session.timeline()).transpose()?;
         let metrics = all_can(session, Metrics::of(settings, rank))?;
         let run = Run {
             session,
@@ -219,7 +221,7 @@ impl<'a> Run<'a> {
                 self.evaluate(done, &mut clock)?;
             }
             let last = done == self.settings.steps;
-            let every = self.settings.checkpoint.as_ref().and_then(|(_, every)| *every);
+            let every = self.settings.options.checkpoint_every;
             if let Some(checkpoints) =
                 checkpoints.filter(|_| last || every.is_some_and(|every| done % every == 0))
             {
@@ -230,8 +232,8 @@ impl<'a> Run<'a> {
             record.write()?;
         }
         self.exchange.flush(&mut self.parameters)?;
-        let evaluation = self.evaluate(self.settings.steps, &mut clock)?;
-        self.summary(evaluation, started.elapsed(), &clock)
+        let last = self.evaluate(self.settings.steps, &mut clock)?;
+        self.summary(&last, started.elapsed(), &clock)
     }
 
     /// One step: a batch forward and backward, its gradients handed over, the common update applied.
@@ -268,7 +270,7 @@ impl<'a> Run<'a> {
         let pass = Passed { step, rate, loss: value };
         let ended = self.exchange.end_step(&mut self.parameters, pass)?;
         clock.count(step, [forward, backward, ended.came - began], &ended);
-        if let Some(skipped) = &ended.skipped {
+        if let Some(skipped) = &ended.stepped.skipped {
             if let Some(own) = &skipped.own {
                 say(format_args!(
                     "gleaner: rank {} lets all workers skip step {step}: {own}",
@@ -284,10 +286,7 @@ impl<'a> Run<'a> {
         clock.end_step(took, &ended);
         if let Some(metrics) = &mut self.metrics {
             let received = self.exchange.bytes_received();
-            metrics.write(
-                pass,
-                &Taken { seconds: took, times: clock.last(), entries: ended.entries, received },
-            )?;
+            metrics.write(pass, (took, clock.last()), (ended.stepped.entries, received))?;
         }
         if value.is_finite() {
             self.losses = (self.losses.0 + f64::from(value), self.losses.1 + 1);
@@ -295,19 +294,13 @@ impl<'a> Run<'a> {
         Ok(value)
     }
 
-    fn summary(
-        &self,
-        evaluation: Evaluation,
-        elapsed: Duration,
-        clock: &Clock,
-    ) -> Result<Summary, TrainError> {
+    fn summary(&self, last: &Evaluated, elapsed: Duration, clock: &Clock) -> Result<Summary, TrainError> {
         let (settings, workers) = (self.settings, self.session.world_size());
         let digest = self.parameters.digest()?;
         let advice = "the updates were not the same everywhere; please report this together with the command";
         expect_agreement(self.session, &[("parameters at the end", digest.clone())], advice)?;
         let own = (self.batches[self.session.rank()], self.exchange.bytes_received());
         let together = across::all_workers(self.session, clock, own)?;
-        let (merge, groups) = self.exchange.groups();
         let hosting = if self.session.is_colocated() { self.session.servers() } else { 0 };
         let (with_servers, apart) = together.seconds_batch_computation_by_rank.split_at(hosting);
         let mean = |of: &[f64]| (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64);
@@ -319,32 +312,23 @@ impl<'a> Run<'a> {
             params: self.parameters.count(),
             workers,
             batches: self.batches.clone(),
-            seconds_paced: settings.uneven.pace.map(|pace| pace.as_secs_f64()),
+            seconds_paced: settings.options.uneven.pace.map(|pace| pace.as_secs_f64()),
             method: settings.method.to_string(),
-            optimizer: settings.optimizer.name(),
+            optimizer: settings.options.optimizer.name(),
             momentum: settings.momentum,
-            rate_in_residual: settings.rate_in_residual,
+            rate_in_residual: settings.options.levers.rate_in_residual,
             synchrony: settings.synchrony.name(),
-            merge,
             select_over: settings.method.selects_over().name(),
-            groups,
             density: density(&settings.method, self.parameters.count()),
-            mean_density: self.exchange.mean_density(),
-            delivered_norm_share: self.exchange.delivered_norm_share(),
             steps: settings.steps,
-            steps_skipped: self.exchange.skipped(),
             first_step: self.first_step,
-            held_out_loss_first: self.loss_curve.first().map_or(evaluation.loss, |(_, loss)| *loss),
-            held_out_loss: evaluation.loss,
-            held_out_accuracy: evaluation.accuracy,
+            held_out_loss_first: self.loss_curve.first().map_or(last.held_out_loss, |(_, loss)| *loss),
+            held_out_loss: last.held_out_loss,
+            held_out_accuracy: last.held_out_accuracy,
             training_loss: self.evaluations.last().and_then(|last| last.training_loss),
             loss_curve: self.loss_curve.clone(),
             evaluations: self.evaluations.clone(),
             seconds: elapsed.as_secs_f64(),
-            seconds_expected_iteration: self.exchange.expected().map(|expected| expected.iteration),
-            expected_hidden_share: self.exchange.expected().map(|expected| expected.hidden_share),
-            seconds_planned_iteration: self.exchange.planned().map(|planned| planned.iteration),
-            planned_hidden_share: self.exchange.planned().map(|planned| planned.hidden_share),
             servers: self.session.servers(),
             seconds_batch_computation_colocated: mean(with_servers),
             seconds_batch_computation_apart: mean(apart).filter(|_| self.session.servers() > 0),
@@ -357,30 +341,22 @@ impl<'a> Run<'a> {
             best_step: best.step,
             lowest_held_out_loss: lowest.held_out_loss,
             lowest_held_out_loss_step: lowest.step,
-            reached: settings.target.reached(&self.evaluations),
+            reached: settings.options.target.reached(&self.evaluations),
             entries_per_step: clock.spent.entries as f64 / steps_here as f64,
             bytes_per_step: together.bytes_received as f64 / steps_here as f64,
             dense_bytes_per_step: dense_bytes_per_step(workers, self.parameters.count()),
-            steps_waiting: self.exchange.steps_waiting(),
-            findings: self.exchange.findings(),
             together,
             parameters_digest: digest,
             timeline: None,
-            pass_times: self.exchange.pass_times(),
+            account: self.exchange.account(),
         })
     }
 }
 
 /// Refuses another number of servers than the job has.
 fn expect_servers(args: &TrainArgs, servers: usize) -> Result<(), TrainError> {
-    match args.servers.servers.filter(|&asked| asked as usize != servers) {
-        None => Ok(()),
-        Some(asked) => Err(TrainError::Setting {
-            option: "--servers",
-            expected: "nothing, or as many servers as whatever has started the workers has started",
-            found: asked.to_string(),
-        }),
-    }
+    let expected = "nothing, or as many servers as whatever has started the workers has started";
+    expect([("--servers", expected, unless(args.servers.servers, |asked| *asked as usize == servers))])
 }
 
 fn open_checkpoints(
@@ -388,21 +364,12 @@ fn open_checkpoints(
     rank: usize,
     identity: &Identity,
 ) -> Result<Option<Checkpoints>, TrainError> {
-    let Some((directory, _)) = &settings.checkpoint else { return Ok(None) };
+    let Some(directory) = &settings.options.checkpoint else { return Ok(None) };
     let checkpoints = Checkpoints::open(directory, rank, identity.clone())?;
-    if !settings.resume {
+    if !settings.options.resume {
         checkpoints.expect_none()?;
     }
     Ok(Some(checkpoints))
-}
-
-/// Rank 0 sees now whether it can write a file at the end.
-fn expect_room(session: &Session, file: &Path) -> Result<(), TrainError> {
-    let can_be_written = match session.rank() {
-        0 => crate::report::probe(file).map_err(TrainError::from),
-        _ => Ok(()),
-    };
-    all_can(session, can_be_written)
 }
 
 #[cfg(test)]

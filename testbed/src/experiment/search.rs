@@ -49,7 +49,7 @@ pub(super) type Entry = Search<Keys>;
 
 impl Entry {
     /// The search, for cases with options of these names.
-    pub fn search(
+    pub fn checked(
         entry: &Spanned<Self>,
         known: impl Fn(&Spanned<String>) -> Result<(), Placed>,
     ) -> Result<Search, Placed> {

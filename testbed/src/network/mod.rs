@@ -19,6 +19,7 @@ use std::fs::File;
 use std::net::Ipv4Addr;
 use std::process::Command;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 pub use error::NetworkError;
@@ -38,7 +39,7 @@ pub const INTERFACE: &str = "eth0";
 pub const NAME: &str = "gleaner";
 
 /// A host of an emulated network.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Node {
     /// What the topology calls it.
     pub name: String,
@@ -51,19 +52,22 @@ pub struct Node {
     /// Its link, as asked for.
     pub link: Link,
     /// The switch's end of its link.
+    #[serde(skip)]
     port: String,
     /// The bridge that this is a port of.
+    #[serde(skip)]
     switch: String,
 }
 
 /// The link between a group's switch and the core.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Uplink {
     /// The group.
     pub group: String,
     /// The link, as asked for: up is towards the core.
     pub link: Link,
     /// The group's end of it.
+    #[serde(skip)]
     port: String,
 }
 

@@ -5,15 +5,14 @@ mod replicated;
 mod units;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use candle_core::Tensor;
-use gleaner_candle::{Expected, PassTimes};
-use gleaner_runtime::{Awaited, Session, Skipped, StepTimes};
+use gleaner_runtime::{Session, StepTimes, Stepped};
 
 use super::error::TrainError;
 use super::settings::Settings;
-use super::summary::Found;
+use super::summary::Account;
 use gleaner_trainer::optimizer::State;
 use gleaner_trainer::parameters::Parameters;
 
@@ -50,51 +49,10 @@ pub trait Exchange {
         Ok(())
     }
 
-    /// What this worker received so far.
     fn bytes_received(&self) -> u64;
 
-    /// How many steps were left out.
-    fn skipped(&self) -> u64 {
-        0
-    }
-
-    /// What decides which layers travel together, and how many groups of them there are.
-    fn groups(&self) -> (String, usize);
-
-    /// What a step is expected to take, where that is known.
-    fn expected(&self) -> Option<Expected> {
-        None
-    }
-
-    /// What it was expected to take when the present groups were taken.
-    fn planned(&self) -> Option<Expected> {
-        None
-    }
-
-    /// What the passes of each layer took, where that is known.
-    fn pass_times(&self) -> Option<PassTimes> {
-        None
-    }
-
-    /// What rank 0 has found to stand in the way of the training, where that is looked at.
-    fn findings(&self) -> Vec<Found> {
-        Vec::new()
-    }
-
-    /// How many steps a value of rank 0 waits until it is delivered, where that is looked at.
-    fn steps_waiting(&self) -> Option<f64> {
-        None
-    }
-
-    /// The mean share of the entries that was asked for, where the density follows the share of the norm.
-    fn mean_density(&self) -> Option<f64> {
-        None
-    }
-
-    /// The share of the norm that a step delivered when it was looked at last.
-    fn delivered_norm_share(&self) -> Option<f64> {
-        None
-    }
+    /// What is known of it at the end of a run.
+    fn account(&self) -> Account;
 
     /// What the optimiser keeps, as a checkpoint of the model holds it; nothing where [`save`](Self::save) writes it.
     fn optimizer_state(&self) -> Result<State, TrainError> {
@@ -140,33 +98,20 @@ pub struct Share {
 /// A pass that is over.
 #[derive(Clone, Copy, Debug)]
 pub struct Passed {
-    /// The step.
     pub step: u64,
-    /// The learning rate.
     pub rate: f32,
     /// The loss of its batch.
     pub loss: f32,
 }
 
-/// The outcome of a step.
 #[derive(Debug)]
 pub struct Ended {
     /// When the update was there.
     pub came: Instant,
     /// What its exchange took.
     pub times: StepTimes,
-    /// What travelled during the pass was under way for so long.
-    pub background: Duration,
-    /// Entries of the update.
-    pub entries: u64,
-    /// Entries whose gradient travels during the next pass.
-    pub deferred: u64,
-    /// How many may, and how many the pass leaves time for.
-    pub budget: Option<(u64, u64)>,
-    /// Which worker this one waited for, where a server reports it.
-    pub awaited: Awaited,
-    /// Why the update was left out.
-    pub skipped: Option<Skipped>,
+    /// What else it came to.
+    pub stepped: Stepped,
 }
 
 /// Agrees with all ranks on the parameters and on how they change. `example` gives the loss of an example whose model uses the parameters

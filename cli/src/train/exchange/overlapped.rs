@@ -1,23 +1,23 @@
 //! Bulk synchronous steps over an all-reduce, which begins while the backward pass goes on.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use candle_core::Tensor;
-use gleaner_candle::{Expected, Overlap, PassTimes};
+use gleaner_candle::Overlap;
 use gleaner_runtime::report::say;
-use gleaner_runtime::{Awaited, Session};
+use gleaner_runtime::{Session, Stepped};
 
 use super::{Ended, Exchange, Passed, Share};
 use crate::crew::{self, meanwhile};
 use crate::train::error::TrainError;
+use crate::train::levers::Levers;
 use crate::train::settings::Settings;
-use crate::train::summary::Found;
+use crate::train::summary::{Account, Found};
 use gleaner_trainer::dct::Dct;
 use gleaner_trainer::optimizer::{self, Descent, Optimizer, Rate, Reading, State};
 use gleaner_trainer::parameters::Parameters;
 
-/// See the module.
 pub struct Overlapped<'s> {
     session: &'s Session,
     overlap: Overlap<'s>,
@@ -64,34 +64,37 @@ impl<'s> Overlapped<'s> {
                  pass (--merge single)"
             ));
         }
-        let is_sparse = settings.method.collective().is_sparse();
-        if let Descent::Adam(adam) = settings.descent()
-            && adam.momentum > 0.0
-            && is_sparse
-            && rank == 0
-        {
-            say(format_args!(
-                "gleaner: --momentum {} comes on top of what waits in the residuals, which acts as a momentum for adam: training is \
-                 slower; leave the option out, or give 0",
-                adam.momentum
-            ));
-        }
-        let dct = settings.dct.map(|block| parameters.dct(block));
+        let momentum = match settings.descent() {
+            Descent::Sgd(sgd) => sgd.momentum,
+            Descent::LateSgd(_) => 0.0,
+            Descent::Adam(adam) => {
+                if adam.momentum > 0.0 && settings.method.collective().is_sparse() && rank == 0 {
+                    say(format_args!(
+                        "gleaner: --momentum {} comes on top of what waits in the residuals, which acts as a momentum for adam: training is \
+                         slower; leave the option out, or give 0",
+                        adam.momentum
+                    ));
+                }
+                0.0
+            }
+        };
+        let &Levers { clip_update, rate_in_residual, dct, sign_update, .. } = &settings.options.levers;
+        let dct = dct.map(|block| parameters.dct(block));
         Ok(Self {
             session,
             overlap,
             optimizer: Optimizer::new(
                 parameters,
                 settings.descent(),
-                Reading { dct: dct.clone(), signs: settings.sign_update },
+                Reading { dct: dct.clone(), signs: sign_update },
             )?,
             dct,
             clip: settings.clip,
-            clip_update: settings.clip_update,
-            rate_in_residual: settings.rate_in_residual,
+            clip_update,
+            rate_in_residual,
             weight,
             merge: settings.merge.name(),
-            momentum: if let Descent::Sgd(sgd) = settings.descent() { sgd.momentum } else { 0.0 },
+            momentum,
             findings: Vec::new(),
         })
     }
@@ -168,57 +171,33 @@ impl Exchange for Overlapped<'_> {
             self.session.record(step, "apply", came..Instant::now());
             self.look_after(step);
         }
-        Ok(Ended {
-            came,
-            times: self.overlap.gradients().times(),
-            background: Duration::ZERO,
-            entries: update.entries() as u64,
-            deferred: 0,
-            budget: None,
-            awaited: Awaited::Unknown,
-            skipped: update.skipped().cloned(),
-        })
+        let (entries, skipped) = (update.entries() as u64, update.skipped().cloned());
+        let stepped = Stepped { entries, skipped, ..Stepped::default() };
+        Ok(Ended { came, times: self.overlap.gradients().times(), stepped })
     }
 
     fn bytes_received(&self) -> u64 {
         self.overlap.gradients().bytes_received()
     }
 
-    fn skipped(&self) -> u64 {
-        self.overlap.gradients().skipped()
-    }
-
-    fn groups(&self) -> (String, usize) {
-        (self.merge.into(), self.overlap.grouping().map_or(1, |grouping| grouping.groups()))
-    }
-
-    fn expected(&self) -> Option<Expected> {
-        self.overlap.expected()
-    }
-
-    fn planned(&self) -> Option<Expected> {
-        self.overlap.planned()
-    }
-
-    fn pass_times(&self) -> Option<PassTimes> {
-        self.overlap.pass_times()
-    }
-
-    fn findings(&self) -> Vec<Found> {
-        self.findings.clone()
-    }
-
-    fn steps_waiting(&self) -> Option<f64> {
-        let health = self.overlap.gradients().health();
-        (health.looks > 0).then(|| health.waits())
-    }
-
-    fn mean_density(&self) -> Option<f64> {
-        self.overlap.gradients().mean_density()
-    }
-
-    fn delivered_norm_share(&self) -> Option<f64> {
-        self.overlap.gradients().delivered_norm_share()
+    fn account(&self) -> Account {
+        let (expected, planned) = (self.overlap.expected(), self.overlap.planned());
+        let gradients = self.overlap.gradients();
+        let health = gradients.health();
+        Account {
+            merge: self.merge,
+            groups: self.overlap.grouping().map_or(1, |grouping| grouping.groups()),
+            mean_density: gradients.mean_density(),
+            delivered_norm_share: gradients.delivered_norm_share(),
+            steps_skipped: gradients.skipped(),
+            seconds_expected_iteration: expected.map(|expected| expected.iteration),
+            expected_hidden_share: expected.map(|expected| expected.hidden_share),
+            seconds_planned_iteration: planned.map(|planned| planned.iteration),
+            planned_hidden_share: planned.map(|planned| planned.hidden_share),
+            steps_waiting: (health.looks > 0).then(|| health.waits()),
+            findings: self.findings.clone(),
+            pass_times: self.overlap.pass_times(),
+        }
     }
 
     fn optimizer_state(&self) -> Result<State, TrainError> {

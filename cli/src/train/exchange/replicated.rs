@@ -12,9 +12,9 @@ use super::{Ended, Exchange, Passed, Share};
 use crate::train::checkpoint::Checkpoints;
 use crate::train::error::TrainError;
 use crate::train::settings::Settings;
+use crate::train::summary::Account;
 use gleaner_trainer::parameters::{Parameter, Parameters};
 
-/// See the module.
 pub struct Replicated {
     replica: Replica,
     clip: Option<f32>,
@@ -42,11 +42,12 @@ impl Replicated {
             samples,
             epoch,
         };
-        let kept = settings.checkpoint.as_ref().filter(|_| session.servers() > 0);
+        let resume = settings.options.resume;
+        let kept = settings.options.checkpoint.as_ref().filter(|_| session.servers() > 0);
         let replica = match kept {
-            Some((directory, _)) => {
+            Some(directory) => {
                 let directory = Checkpoints::of_servers(directory);
-                session.durable_replica(&units.layout, &initial, options, &directory, settings.resume)?
+                session.durable_replica(&units.layout, &initial, options, &directory, resume)?
             }
             None => session.replica(&units.layout, &initial, options)?,
         };
@@ -90,22 +91,9 @@ impl Exchange for Replicated {
         let stepped = self.replica.step(Pass { rate, samples: self.samples, loss })?;
         let came = Instant::now();
         self.hand_on(parameters)?;
-        let times = StepTimes {
-            exchange: stepped.waiting + stepped.background,
-            under_way: stepped.waiting + stepped.background,
-            waiting: stepped.waiting,
-            ..StepTimes::default()
-        };
-        Ok(Ended {
-            came,
-            times,
-            background: stepped.background,
-            entries: stepped.entries,
-            deferred: stepped.deferred,
-            budget: stepped.budget,
-            awaited: stepped.awaited,
-            skipped: stepped.skipped,
-        })
+        let (waiting, under_way) = (stepped.waiting, stepped.waiting + stepped.background);
+        let times = StepTimes { exchange: under_way, under_way, waiting, ..StepTimes::default() };
+        Ok(Ended { came, times, stepped })
     }
 
     fn flush(&mut self, parameters: &mut Parameters) -> Result<(), TrainError> {
@@ -117,8 +105,8 @@ impl Exchange for Replicated {
         self.replica.bytes_received()
     }
 
-    fn groups(&self) -> (String, usize) {
-        ("layer-wise".into(), self.units.count)
+    fn account(&self) -> Account {
+        Account { merge: "layer-wise", groups: self.units.count, ..Account::default() }
     }
 
     fn stand(&self) -> (u64, String) {

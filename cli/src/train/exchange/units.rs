@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use gleaner_algorithms::{Method, Sparsity};
+use gleaner_algorithms::Method;
 use gleaner_runtime::Layout;
 
+use crate::train::summary::density;
 use gleaner_trainer::parameters::Parameters;
 
 /// A unit has at least so many entries, and so many to be selected in a step: a bias by itself would be a message of its own, and a few
@@ -35,11 +36,7 @@ pub fn units(parameters: &Parameters, method: &Method, cuts: bool) -> Units {
 
 fn of(parameters: &[(&str, usize)], method: &Method, cuts: bool) -> Units {
     let n: usize = parameters.iter().map(|(_, entries)| entries).sum();
-    let density = match method.sparsity() {
-        _ if !method.collective().is_sparse() => 1.0,
-        Sparsity::Density(density) => density,
-        Sparsity::K(k) => k as f64 / n.max(1) as f64,
-    };
+    let density = density(method, n);
     let layer = |name: &str| name.rsplit_once('.').map_or(name, |(layer, _)| layer).to_owned();
     let mut units = Units { layout: Layout::new(), count: 0, pieces: Vec::new() };
     // Entries of the present unit, and of the parameters that are left.

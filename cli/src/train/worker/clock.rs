@@ -3,11 +3,14 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::super::summary::{Progress, dense_bytes_per_step};
 use super::Run;
+use crate::crew::Progress;
+use crate::train::SHOWN;
 use crate::train::exchange::Ended;
+use crate::train::summary::dense_bytes_per_step;
 use gleaner_runtime::{Session, Waits};
 use gleaner_statistics::median;
+use gleaner_units as units;
 use serde::{Deserialize, Serialize};
 
 /// The shortest time between two reports of progress.
@@ -21,7 +24,6 @@ const LATE: usize = 128;
 pub struct Spent {
     /// In steps, without evaluations and checkpoints.
     pub worked: Duration,
-    /// Waiting for updates.
     pub waited: Duration,
     /// Waiting until compute threads took a group over.
     pub blocked: Duration,
@@ -33,7 +35,6 @@ pub struct Spent {
     pub background: Duration,
     /// How many steps had as much in the background as their passes left time for, and how long these took.
     pub at_bound: (u64, Duration),
-    /// How many steps were counted.
     pub steps: usize,
     /// The times of the last of them, [`LATE`] at most.
     late: VecDeque<Times>,
@@ -74,21 +75,20 @@ impl Times {
 }
 
 impl Clock {
-    /// Begins after so many bytes.
     pub fn new(session: &Session, bytes_at_start: u64) -> Self {
         Clock { spent: Spent::default(), most: None, waits: Waits::new(session), bytes_at_start }
     }
 
     /// Counts a step by what its forward and its backward pass, all of it, and its exchange took.
     pub fn count(&mut self, step: u64, [forward, backward, iteration]: [Duration; 3], ended: &Ended) {
-        let exchange = ended.times;
-        self.waits.count(step, exchange.waiting, ended.awaited);
+        let (exchange, stepped) = (ended.times, &ended.stepped);
+        self.waits.count(step, exchange.waiting, stepped.awaited);
         let spent = &mut self.spent;
         spent.waited += exchange.waiting;
         spent.computed += iteration.saturating_sub(exchange.waiting);
-        spent.background += ended.background;
-        spent.entries += ended.entries;
-        spent.deferred += ended.deferred;
+        spent.background += stepped.background;
+        spent.entries += stepped.entries;
+        spent.deferred += stepped.deferred;
         spent.blocked += exchange.blocked;
         spent.steps += 1;
         let [iteration, forward, backward, select, under_way, exposed] = [
@@ -109,8 +109,9 @@ impl Clock {
     /// A step took so long in all.
     pub fn end_step(&mut self, took: Duration, ended: &Ended) {
         self.spent.worked += took;
-        self.most = ended.budget.map(|(_, most)| most);
-        if ended.budget.is_some_and(|(budget, most)| most > 0 && budget >= most) {
+        let budget = ended.stepped.budget;
+        self.most = budget.map(|(_, most)| most);
+        if budget.is_some_and(|(budget, most)| most > 0 && budget >= most) {
             self.spent.at_bound.0 += 1;
             self.spent.at_bound.1 += took;
         }
@@ -166,7 +167,6 @@ pub struct Reporter<F> {
 }
 
 impl<F: FnMut(Progress)> Reporter<F> {
-    /// Begins with a run.
     pub fn new(run: &Run, progress: F) -> Self {
         Reporter {
             progress: (run.session.rank() == 0).then_some(progress),
@@ -186,16 +186,17 @@ impl<F: FnMut(Progress)> Reporter<F> {
         let (last_step, last_bytes, last_worked, last_waited) = self.counted;
         let (worked, waited) = (clock.spent.worked - last_worked, clock.spent.waited - last_waited);
         let steps = (done - last_step) as f64;
-        progress(Progress {
-            step: done,
-            steps: self.steps,
-            loss,
-            steps_per_second: steps / worked.as_secs_f64().max(f64::MIN_POSITIVE),
-            waiting_share: share(waited, worked),
-            most_awaited: clock.waits.most_awaited(),
-            bytes_per_step: (bytes - last_bytes) as f64 / steps,
-            dense_bytes_per_step: self.dense_bytes_per_step,
-        });
+        let awaited = clock.waits.most_awaited().filter(|(.., seconds)| *seconds >= SHOWN);
+        let awaited =
+            awaited.map_or(String::new(), |(rank, by, _)| format!(", mostly rank {by} for rank {rank}"));
+        let note = format!(
+            "loss {loss:.3}, {:.1} steps/s, {:.0}% waiting{awaited}, {} a step (dense: {})",
+            steps / worked.as_secs_f64().max(f64::MIN_POSITIVE),
+            share(waited, worked) * 100.0,
+            units::bytes((bytes - last_bytes) as f64 / steps),
+            units::bytes(self.dense_bytes_per_step),
+        );
+        progress(Progress { done, of: self.steps, note });
         self.last = Instant::now();
         self.counted = (done, bytes, clock.spent.worked, clock.spent.waited);
     }
@@ -204,7 +205,7 @@ impl<F: FnMut(Progress)> Reporter<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gleaner_runtime::{Awaited, StepTimes};
+    use gleaner_runtime::{StepTimes, Stepped};
 
     #[test]
     fn what_the_last_rank_does_not_wait_for_is_hidden() {
@@ -219,16 +220,10 @@ mod tests {
                     blocked: ms(1),
                     ..StepTimes::default()
                 };
-                let ended = Ended {
-                    came: Instant::now(),
-                    times,
-                    background: ms(2),
-                    entries: 3,
-                    deferred: 5,
-                    budget: Some((waiting, 8)),
-                    awaited: Awaited::Unknown,
-                    skipped: None,
-                };
+                let budget = Some((waiting, 8));
+                let stepped =
+                    Stepped { background: ms(2), entries: 3, deferred: 5, budget, ..Stepped::default() };
+                let ended = Ended { came: Instant::now(), times, stepped };
                 clock.count(0, [ms(5), ms(20 - waiting), ms(25)], &ended);
                 clock.end_step(ms(30), &ended);
             }

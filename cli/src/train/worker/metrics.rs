@@ -29,18 +29,6 @@ pub fn is_known(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "csv" || extension == "jsonl")
 }
 
-/// What a step took on this worker.
-pub struct Taken {
-    /// All of it, loading the batch included.
-    pub seconds: Duration,
-    /// Its parts.
-    pub times: Times,
-    /// Entries of the update.
-    pub entries: u64,
-    /// Bytes received for gradients by the end of the step, since the worker began.
-    pub received: u64,
-}
-
 /// The file, open for more lines.
 pub struct Metrics {
     path: PathBuf,
@@ -51,12 +39,9 @@ pub struct Metrics {
 
 impl Metrics {
     /// Opens the file of a run at rank 0, if it is to have one. Where a run goes on, lines follow those that are there.
-    ///
-    /// # Errors
-    /// A file that cannot be written.
     pub fn of(settings: &Settings, rank: usize) -> Result<Option<Self>, TrainError> {
-        let path = settings.metrics.as_deref().filter(|_| rank == 0);
-        path.map(|path| Self::open(path, settings.resume)).transpose()
+        let path = settings.options.metrics.as_deref().filter(|_| rank == 0);
+        path.map(|path| Self::open(path, settings.options.resume)).transpose()
     }
 
     fn open(path: &Path, appends: bool) -> Result<Self, TrainError> {
@@ -78,24 +63,26 @@ impl Metrics {
         self.received = received;
     }
 
-    /// Writes the line of a step that is done, at once, so that others can follow it.
-    ///
-    /// # Errors
-    /// A full disk, and other refusals.
-    pub fn write(&mut self, Passed { step, rate, loss }: Passed, taken: &Taken) -> Result<(), TrainError> {
-        let Taken { seconds, times, entries, received } = taken;
+    /// Writes the line of a step that is done, at once, so that others can follow it: what it took with the loading of its batch, its parts, the
+    /// entries of its update, and the bytes received for gradients since the worker began.
+    pub fn write(
+        &mut self,
+        Passed { step, rate, loss }: Passed,
+        (took, times): (Duration, Times),
+        (entries, received): (u64, u64),
+    ) -> Result<(), TrainError> {
         let bytes = received - self.received;
-        self.received = *received;
+        self.received = received;
         let numbers = [
             step as f64,
             f64::from(loss),
             f64::from(rate),
-            seconds.as_secs_f64(),
+            took.as_secs_f64(),
             times.forward,
             times.backward,
             times.select,
             times.exposed,
-            *entries as f64,
+            entries as f64,
             bytes as f64,
         ];
         // CSV and JSON have no word for what is not finite that all readers take.

@@ -29,7 +29,7 @@ pub fn measured(
     let numbers: Vec<u32> = (0..samples as u32).map(|number| number % examples.max(1)).collect();
     let batch = dataset.train.batch(&numbers, 0, device)?;
     let buffers = parameters.buffer_values()?;
-    let mut pacer = Pacer::new(&settings.uneven, rank, samples, settings.batch);
+    let mut pacer = Pacer::new(&settings.options.uneven, rank, samples, settings.batch);
     let mut took = Vec::new();
     for _ in 0..=PASSES {
         let began = Instant::now();

@@ -2,17 +2,21 @@
 
 use super::*;
 use crate::train::levers::Optimizer;
-use crate::train::target::Target;
-use crate::train::uneven::Uneven;
+use clap::Parser;
 use gleaner_algorithms::Method;
+use gleaner_algorithms::merging;
 use gleaner_algorithms::residual::{Correction, WholeSteps};
-use gleaner_algorithms::{merging, synchrony};
-use gleaner_trainer::data::Source;
-use gleaner_trainer::device::Place;
 use gleaner_trainer::models::ModelKind;
 use std::fs;
 use std::num::NonZeroU64;
 use std::path::Path;
+
+#[derive(Parser)]
+#[command(args_override_self = true)]
+struct Command {
+    #[command(flatten)]
+    train: TrainArgs,
+}
 
 /// Grey images of 8 × 8 whose upper half is the class, in the files of MNIST.
 fn small_images(directory: &Path) {
@@ -29,40 +33,19 @@ fn small_images(directory: &Path) {
     }
 }
 
+/// A short run. Of an option that is given twice, the last counts.
+const SHORT: &str = "train --data digits --model resnet20 --density 0.01 --steps 12 --batch 4 --lr 0.1 --lr-drops 0.75 \
+                     --momentum 0.9 --weight-decay 1e-4 --seed 3 --evaluate-every 4";
+
+/// It with more options.
+fn of(options: &str) -> Settings {
+    let words = SHORT.split_whitespace().chain(options.split_whitespace());
+    Command::try_parse_from(words).unwrap().train.settings().unwrap()
+}
+
 fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
-    Settings {
-        source: Source::Mnist(data.into()),
-        model: ModelKind::Resnet20,
-        device: Place::Cpu,
-        method: Method::spardl().density(0.01),
-        synchrony: synchrony::named("bsp").unwrap().into(),
-        merge: merging::named("optimal").unwrap().into(),
-        chose_merge: false,
-        needs_all: None,
-        steps: 12,
-        batch: 4,
-        uneven: Uneven::default(),
-        target: Target::default(),
-        lr: 0.1,
-        lr_drops: vec![9],
-        optimizer: Optimizer::Sgd,
-        rate_in_residual: false,
-        clip_update: None,
-        dct: None,
-        sign_update: false,
-        plain_momentum: false,
-        momentum: 0.9,
-        weight_decay: 1e-4,
-        clip: None,
-        seed: 3,
-        evaluate_every: 4,
-        checkpoint: checkpoints.map(|directory| (directory.into(), Some(5))),
-        resume: false,
-        record: None,
-        timeline: None,
-        layer_times: None,
-        metrics: None,
-    }
+    let kept = checkpoints.map(|folder| format!("--checkpoint-every 5 --checkpoint {}", folder.display()));
+    of(&format!("--data mnist:{} {}", data.display(), kept.unwrap_or_default()))
 }
 
 fn run(settings: &Settings) -> Result<Summary, TrainError> {
@@ -99,7 +82,7 @@ fn resumed_ends_with_the_same_bits(merge: &str) {
 
     // As if the run had been interrupted while it wrote its last checkpoint.
     fs::remove_file(kept.path().join("rank-0.step-12.safetensors")).unwrap();
-    settings.resume = true;
+    settings.options.resume = true;
     let resumed = run(&settings).unwrap();
     assert_eq!(resumed.first_step, 10);
     assert_eq!(resumed.parameters_digest, whole.parameters_digest);
@@ -119,13 +102,13 @@ fn checkpoints_of_other_runs_and_damaged_ones_are_refused() {
     small_images(data.path());
     let mut settings = settings(data.path(), Some(kept.path()));
     settings.steps = 5;
-    settings.resume = true;
+    settings.options.resume = true;
     let refusal = |settings: &Settings| run(settings).unwrap_err().to_string();
     assert!(refusal(&settings).contains("found none as the newest on rank 0"), "{}", refusal(&settings));
-    settings.resume = false;
+    settings.options.resume = false;
     run(&settings).unwrap();
     assert!(refusal(&settings).contains("add --resume"), "{}", refusal(&settings));
-    settings.resume = true;
+    settings.options.resume = true;
     let change = |change: fn(&mut Settings)| {
         let mut changed = settings.clone();
         change(&mut changed);
@@ -140,7 +123,7 @@ fn checkpoints_of_other_runs_and_damaged_ones_are_refused() {
         change(|settings| settings.method = Method::spardl().k(5))
             .contains("expected method spardl with k = 5")
     );
-    assert!(change(|settings| settings.seed = 4).contains("found seed 3"));
+    assert!(change(|settings| settings.options.seed = 4).contains("found seed 3"));
     let labels = data.path().join("train-labels-idx1-ubyte");
     let good = fs::read(&labels).unwrap();
     let mut other = good.clone();
@@ -170,17 +153,17 @@ fn training_lowers_the_loss_and_reports_progress() {
     let mut reports = Vec::new();
     let summary = train(&Session::join().unwrap(), &settings, |progress| reports.push(progress)).unwrap();
     assert!(summary.held_out_loss < 0.7 * summary.held_out_loss_first, "{summary:?}");
-    assert_eq!(reports.last().unwrap().step, 60);
+    assert_eq!(reports.last().unwrap().done, 60);
     settings.lr = 1e30;
     assert!(run(&settings).unwrap_err().to_string().contains("lower --lr"));
     // The first update makes every later gradient NaN.
     settings.method = settings.method.on_nonfinite(OnNonFinite::Skip);
     settings.steps = 5;
     let summary = run(&settings).unwrap();
-    assert!((3..5).contains(&summary.steps_skipped), "{summary:?}");
+    assert!((3..5).contains(&summary.account.steps_skipped), "{summary:?}");
     // Of the last one, which is skipped, nothing is recorded.
     let record = tempfile::tempdir().unwrap();
-    settings.record = Some(record.path().into());
+    settings.options.record = Some(record.path().into());
     let refusal = run(&settings).unwrap_err().to_string();
     assert!(refusal.contains("gradient-0.npy, found none"), "{refusal}");
     assert_eq!(fs::read_dir(record.path()).unwrap().count(), 0);
@@ -193,7 +176,7 @@ fn momentum_correction_is_momentum() {
     small_images(data.path());
     let mut settings = settings(data.path(), None);
     settings.model = ModelKind::Mlp;
-    (settings.method, settings.weight_decay, settings.lr) = (Method::ring(), 0.0, 0.02);
+    (settings.method, settings.options.weight_decay, settings.lr) = (Method::ring(), 0.0, 0.02);
     settings.lr_drops.clear();
     let optimizer = run(&settings).unwrap().loss_curve;
     let correction = Correction { momentum: 0.9, ..Correction::default() };
@@ -204,9 +187,6 @@ fn momentum_correction_is_momentum() {
     let changes = run(&settings).unwrap().loss_curve;
     (settings.method, settings.momentum) = (Method::ring(), 0.0);
     let without = run(&settings).unwrap().loss_curve;
-    let far = |a: &[(u64, f64)], b: &[(u64, f64)]| {
-        a.iter().zip(b).map(|((_, a), (_, b))| (a - b).abs()).fold(0.0, f64::max)
-    };
     assert!(far(&optimizer, &corrected) < 1e-4, "{optimizer:?} {corrected:?}");
     assert!(far(&optimizer, &changes) < 1e-4, "{optimizer:?} {changes:?}");
     assert!(far(&optimizer, &without) > 1e-2, "{optimizer:?} {without:?}");
@@ -221,7 +201,7 @@ fn the_seed_decides_the_result() {
     let digest = |settings: &Settings| run(settings).unwrap().parameters_digest;
     let first = digest(&settings);
     assert_eq!(first, digest(&settings));
-    settings.seed += 1;
+    settings.options.seed += 1;
     assert_ne!(first, digest(&settings));
 }
 
@@ -229,41 +209,42 @@ fn the_seed_decides_the_result() {
 #[test]
 fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
     let whole = WholeSteps { every: NonZeroU64::new(4), at: vec![8, 11] };
-    let images = || settings(Path::new(""), None);
-    let clicks = Settings { source: Source::FreshClicks, model: ModelKind::Clicks, ..images() };
-    let digits = Settings { source: Source::Digits, model: ModelKind::Cnn, ..images() };
-    let residual = Settings { rate_in_residual: true, clip_update: Some(0.01), lr: 0.02, ..digits.clone() };
-    let adam = Settings { optimizer: Optimizer::Adam, lr: 0.01, ..digits.clone() };
-    let decays = Correction { decay: Some(0.9), ..Correction::default() };
-    let method = digits.method.clone().corrected(decays).norm_share(0.5);
-    let demo = Settings { dct: Some(16), sign_update: true, lr: 0.001, method, ..digits };
+    let clicks = of("--data fresh-clicks --model clicks");
+    let residual = of("--model cnn --rate-in-residual --clip-update 0.01 --lr 0.02");
+    let adam = of("--model cnn --optimizer adam --lr 0.01");
+    let demo = of("--model cnn --dct 16 --sign-update --lr 0.001 --residual-decay 0.9 --norm-share 0.5");
     for settings in [clicks, residual, adam, demo] {
         let kept = tempfile::tempdir().unwrap();
         let mut settings = Settings {
             merge: merging::named("layer-wise").unwrap().into(),
             method: settings.method.clone().whole_steps(whole.clone()).dense_below(100),
-            checkpoint: Some((kept.path().into(), Some(5))),
             ..settings
         };
+        (settings.options.checkpoint, settings.options.checkpoint_every) =
+            (Some(kept.path().into()), Some(5));
         let uninterrupted = run(&settings).unwrap();
         fs::remove_file(kept.path().join("rank-0.step-12.safetensors")).unwrap();
-        settings.resume = true;
+        settings.options.resume = true;
         let resumed = run(&settings).unwrap();
         let model = settings.model;
         assert_eq!((resumed.first_step, uninterrupted.first_step), (10, 0), "{model}");
         assert_eq!(resumed.parameters_digest, uninterrupted.parameters_digest, "{model}");
-        let refused = |changed: Settings, what: &str| {
+        let refused = |what: &str, change: &dyn Fn(&mut TrainArgs)| {
+            let mut changed = settings.clone();
+            change(&mut changed.options);
             let refusal = run(&changed).unwrap_err().to_string();
             assert!(refusal.contains(what), "{refusal}");
         };
-        let other = if settings.optimizer == Optimizer::Sgd { Optimizer::Adam } else { Optimizer::Sgd };
-        refused(Settings { optimizer: other, rate_in_residual: false, ..settings.clone() }, "optimizer");
-        if settings.momentum > 0.0 && settings.optimizer == Optimizer::Sgd && !settings.sign_update {
-            refused(Settings { plain_momentum: true, ..settings.clone() }, "momentum");
+        let is_sgd = settings.options.optimizer == Optimizer::Sgd;
+        refused("optimizer", &|options| {
+            options.optimizer = if is_sgd { Optimizer::Adam } else { Optimizer::Sgd };
+            options.levers.rate_in_residual = false;
+        });
+        if settings.momentum > 0.0 && is_sgd && !settings.options.levers.sign_update {
+            refused("momentum", &|options| options.levers.plain_momentum = true);
         }
-        if settings.optimizer == Optimizer::Sgd {
-            let rate_in_residual = !settings.rate_in_residual;
-            refused(Settings { rate_in_residual, ..settings.clone() }, "rate in residual");
+        if is_sgd {
+            refused("rate in residual", &|options| options.levers.rate_in_residual ^= true);
         }
     }
 }
@@ -272,9 +253,9 @@ fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
 #[test]
 fn momentum_counts_waiting_where_entries_wait() {
     let digest = |method: Method, plain_momentum, momentum| {
-        let digits = settings(Path::new(""), None);
-        let digits = Settings { source: Source::Digits, model: ModelKind::Mlp, ..digits };
-        run(&Settings { method, plain_momentum, momentum, ..digits }).unwrap().parameters_digest
+        let mut digits = of("--model mlp");
+        digits.options.levers.plain_momentum = plain_momentum;
+        run(&Settings { method, momentum, ..digits }).unwrap().parameters_digest
     };
     let sparse = || Method::spardl().density(0.05);
     assert_eq!(digest(Method::ring(), false, 0.9), digest(Method::ring(), true, 0.9));
@@ -282,24 +263,19 @@ fn momentum_counts_waiting_where_entries_wait() {
     assert_eq!(digest(sparse(), false, 0.0), digest(sparse(), true, 0.0));
 }
 
+/// How far apart losses are at most.
+fn far(a: &[(u64, f64)], b: &[(u64, f64)]) -> f64 {
+    a.iter().zip(b).map(|((_, a), (_, b))| (a - b).abs()).fold(0.0, f64::max)
+}
+
 /// Without momentum, rates in residuals change nothing as long as the rate is the same; when it drops, what waits keeps the old one.
 /// With everything delivered they change nothing at all.
 #[test]
 fn what_waits_keeps_its_rate_when_the_rate_drops() {
-    let digits = || Settings {
-        source: Source::Digits,
-        model: ModelKind::Mlp,
-        momentum: 0.0,
-        weight_decay: 0.0,
-        evaluate_every: 1,
-        ..settings(Path::new(""), None)
-    };
     let losses = |rate_in_residual, method: Method, lr_drops: &[u64]| {
-        let settings = Settings { rate_in_residual, method, lr: 0.05, lr_drops: lr_drops.into(), ..digits() };
-        run(&settings).unwrap().loss_curve
-    };
-    let far = |a: &[(u64, f64)], b: &[(u64, f64)]| {
-        a.iter().zip(b).map(|((_, a), (_, b))| (a - b).abs()).fold(0.0, f64::max)
+        let mut digits = of("--model mlp --momentum 0 --weight-decay 0 --evaluate-every 1 --lr 0.05");
+        digits.options.levers.rate_in_residual = rate_in_residual;
+        run(&Settings { method, lr_drops: lr_drops.into(), ..digits }).unwrap().loss_curve
     };
     let sparse = || Method::spardl().density(0.05);
     assert!(far(&losses(false, sparse(), &[]), &losses(true, sparse(), &[])) < 1e-4);
@@ -314,16 +290,9 @@ fn what_waits_keeps_its_rate_when_the_rate_drops() {
 #[test]
 fn a_transform_changes_what_waits_and_nothing_else() {
     let losses = |dct, method: Method| {
-        let digits = Settings {
-            source: Source::Digits,
-            model: ModelKind::Mlp,
-            evaluate_every: 1,
-            ..settings(Path::new(""), None)
-        };
-        run(&Settings { dct, method, lr: 0.05, ..digits }).unwrap().loss_curve
-    };
-    let far = |a: &[(u64, f64)], b: &[(u64, f64)]| {
-        a.iter().zip(b).map(|((_, a), (_, b))| (a - b).abs()).fold(0.0, f64::max)
+        let mut digits = of("--model mlp --evaluate-every 1 --lr 0.05");
+        digits.options.levers.dct = dct;
+        run(&Settings { method, ..digits }).unwrap().loss_curve
     };
     assert!(far(&losses(None, Method::ring()), &losses(Some(64), Method::ring())) < 1e-4);
     let sparse = || Method::spardl().density(0.05);
@@ -336,19 +305,8 @@ fn signs_move_each_parameter_by_the_rate() {
     let kept = tempfile::tempdir().unwrap();
     let after_a_step = |lr: f32| {
         let folder = kept.path().join(lr.to_string());
-        let settings = Settings {
-            source: Source::Digits,
-            model: ModelKind::Mlp,
-            momentum: 0.0,
-            weight_decay: 0.0,
-            method: Method::ring(),
-            sign_update: true,
-            steps: 1,
-            lr,
-            checkpoint: Some((folder.clone(), None)),
-            ..settings(Path::new(""), None)
-        };
-        run(&settings).unwrap();
+        let options = "--model mlp --momentum 0 --weight-decay 0 --sign-update --steps 1 --method ring";
+        run(&of(&format!("{options} --lr {lr} --checkpoint {}", folder.display()))).unwrap();
         let bytes = fs::read(folder.join("rank-0.step-1.safetensors")).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let of = tensors.tensor("parameter/output.weight").unwrap();
@@ -365,15 +323,8 @@ fn signs_move_each_parameter_by_the_rate() {
 #[test]
 fn updates_are_shortened_to_a_norm() {
     let shortened = |clip_update| {
-        let digits = Settings {
-            source: Source::Digits,
-            model: ModelKind::Mlp,
-            momentum: 0.0,
-            weight_decay: 0.0,
-            steps: 1,
-            clip_update,
-            ..settings(Path::new(""), None)
-        };
+        let mut digits = of("--model mlp --momentum 0 --weight-decay 0 --steps 1");
+        digits.options.levers.clip_update = clip_update;
         run(&digits).unwrap().held_out_loss
     };
     let plain = shortened(None);
@@ -385,17 +336,8 @@ fn updates_are_shortened_to_a_norm() {
 /// Data that are new in every step have the same loss in training and on held-out examples; what evaluations report adds up.
 #[test]
 fn training_losses_are_reported_beside_held_out_ones() {
-    let summary = run(&Settings {
-        source: Source::FreshDigits,
-        model: ModelKind::Mlp,
-        method: Method::ring(),
-        lr: 1e-6,
-        lr_drops: Vec::new(),
-        steps: 40,
-        evaluate_every: 20,
-        ..settings(Path::new(""), None)
-    })
-    .unwrap();
+    let fresh = "--data fresh-digits --model mlp --method ring --lr 1e-6 --steps 40 --evaluate-every 20";
+    let summary = run(&of(fresh)).unwrap();
     let losses: Vec<Option<f64>> = summary.evaluations.iter().map(|e| e.training_loss).collect();
     assert!(losses[0].is_none() && losses[1].is_some(), "{losses:?}");
     assert_eq!(summary.training_loss, losses[2]);

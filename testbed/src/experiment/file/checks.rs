@@ -117,7 +117,7 @@ pub fn searched(file: &File, cases: &[Case], command: Workload) -> Result<Option
     match &file.search {
         Some(entry) if is_needed => {
             let known = |key: &Spanned<String>| known_key(key, "search", command.options());
-            search::Entry::search(entry, known).map(Some)
+            search::Entry::checked(entry, known).map(Some)
         }
         None if !is_needed => Ok(None),
         _ => Err((
