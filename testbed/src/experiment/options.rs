@@ -17,26 +17,78 @@ pub enum Workload {
 }
 
 /// Options of all commands, besides the method.
-const ALL: &str = "timeout seed";
+const ALL: &[&str] = &["timeout", "seed"];
 
 /// Of those that choose entries.
-const CHOOSING: &str = "density k values selector residual steps";
+const CHOOSING: &[&str] = &["density", "k", "values", "selector", "residual", "steps"];
 
 /// Options of their launcher.
 pub const LAUNCHED: &[&str] = &["transport", "sockets", "plain"];
 
 /// Of `bench` alone.
-const BENCH: &str = "params warmup complete_sums";
+const BENCH: &[&str] = &["params", "warmup", "complete_sums"];
 
 /// Of `train` alone.
-const TRAIN: &str = "data model batch lr lr_drops optimizer momentum momentum_correction ef21 mask_momentum weight_decay clip \
-    clip_local clip_update rate_in_residual deliver_all dense_below complete_sums norm_share residual_decay dct sign_update \
-    plain_momentum warmup_density on_nonfinite evaluate_every merge synchrony servers colocate balance pace slow target_accuracy \
-    target_loss layers";
+const TRAIN: &[&str] = &[
+    "data",
+    "model",
+    "batch",
+    "lr",
+    "lr_drops",
+    "optimizer",
+    "momentum",
+    "momentum_correction",
+    "ef21",
+    "mask_momentum",
+    "weight_decay",
+    "clip",
+    "clip_local",
+    "clip_update",
+    "rate_in_residual",
+    "deliver_all",
+    "dense_below",
+    "complete_sums",
+    "norm_share",
+    "residual_decay",
+    "dct",
+    "sign_update",
+    "plain_momentum",
+    "warmup_density",
+    "on_nonfinite",
+    "evaluate_every",
+    "merge",
+    "synchrony",
+    "servers",
+    "colocate",
+    "balance",
+    "pace",
+    "slow",
+    "target_accuracy",
+    "target_loss",
+    "layers",
+];
 
 /// Of `regress` alone.
-const REGRESS: &str = "data samples held_out features bias loss_function l1 l2 algorithm batch lr schedule decay staleness \
-    threads order coordinates epochs";
+const REGRESS: &[&str] = &[
+    "data",
+    "samples",
+    "held_out",
+    "features",
+    "bias",
+    "loss_function",
+    "l1",
+    "l2",
+    "algorithm",
+    "batch",
+    "lr",
+    "schedule",
+    "decay",
+    "staleness",
+    "threads",
+    "order",
+    "coordinates",
+    "epochs",
+];
 
 /// The axis of faults: which `[[chaos]]` a case has.
 pub const FAULTS: &str = "faults";
@@ -55,15 +107,15 @@ impl Workload {
             Self::Train => (TRAIN, true),
             Self::Regress => (REGRESS, false),
         };
-        let choosing = if chooses { CHOOSING } else { "" };
+        let choosing = if chooses { CHOOSING } else { &[] };
         let mut stated = Vec::new();
         for option in Method::all().flat_map(|method| method.collective().options()).filter(|_| chooses) {
             if !stated.contains(&option.name) {
                 stated.push(option.name);
             }
         }
-        let before = ["method"].into_iter().chain(choosing.split_whitespace()).chain(ALL.split_whitespace());
-        before.chain(LAUNCHED.iter().copied()).chain(own.split_whitespace()).chain(stated)
+        let named = [choosing, ALL, LAUNCHED, own].into_iter().flatten().copied();
+        ["method"].into_iter().chain(named).chain(stated)
     }
 }
 

@@ -15,9 +15,35 @@ use gleaner_units::{grouped, rate};
 pub type Axes = BTreeMap<String, String>;
 
 /// Axes that belong to a method rather than to what surrounds it, besides its options: they follow its name.
-const OF_THE_METHOD: &str = "values selector residual momentum_correction mask_momentum ef21 complete_sums rate_in_residual \
-    deliver_all dense_below warmup_density clip_local clip_update norm_share residual_decay dct sign_update plain_momentum merge \
-    synchrony servers colocate balance plain faults chaos run";
+const OF_THE_METHOD: &[&str] = &[
+    "values",
+    "selector",
+    "residual",
+    "momentum_correction",
+    "mask_momentum",
+    "ef21",
+    "complete_sums",
+    "rate_in_residual",
+    "deliver_all",
+    "dense_below",
+    "warmup_density",
+    "clip_local",
+    "clip_update",
+    "norm_share",
+    "residual_decay",
+    "dct",
+    "sign_update",
+    "plain_momentum",
+    "merge",
+    "synchrony",
+    "servers",
+    "colocate",
+    "balance",
+    "plain",
+    "faults",
+    "chaos",
+    "run",
+];
 
 /// Axes in the order in which a setting names them; any others follow.
 const FIRST: [&str; 5] = ["workers", "params", "model", "density", "bandwidth"];
@@ -292,7 +318,7 @@ fn of_the_method(samples: &[Sample]) -> Vec<String> {
     let stated = samples.iter().flat_map(|sample| &sample.options);
     let options = listed.map(|option| option.name.to_owned()).chain(stated.cloned());
     let mut names = Vec::new();
-    for name in options.chain(OF_THE_METHOD.split_whitespace().map(str::to_owned)) {
+    for name in options.chain(OF_THE_METHOD.iter().map(|name| (*name).to_owned())) {
         if !names.contains(&name) {
             names.push(name);
         }
