@@ -100,7 +100,11 @@ enum Kept {
         /// The mean gradient of one parameter, zeros where nothing was delivered.
         gradient: Vec<f32>,
     },
-    Device(Vec<Vec<Tensor>>),
+    Device {
+        tensors: Vec<Vec<Tensor>>,
+        /// The shares of late entries, if the descent has them.
+        shares: Option<Tensor>,
+    },
 }
 
 impl Optimizer {
@@ -115,7 +119,13 @@ impl Optimizer {
             Kept::Host { values: descent.kept().iter().map(|_| zeros()).collect(), gradient: Vec::new() }
         } else {
             let zeros = |_| parameters.list.iter().map(|p| p.variable().zeros_like()).collect();
-            Kept::Device(descent.kept().iter().map(zeros).collect::<Computed<_>>()?)
+            let tensors = descent.kept().iter().map(zeros).collect::<Computed<_>>()?;
+            let device = parameters.list.first().map(|parameter| parameter.variable().device());
+            let shares = match (&descent, device) {
+                (Descent::LateSgd(late), Some(device)) => Some(Tensor::new(late.shares(), device)?),
+                _ => None,
+            };
+            Kept::Device { tensors, shares }
         };
         Ok(Optimizer { descent, reading, decays: Decays::default(), kept })
     }
@@ -127,7 +137,7 @@ impl Optimizer {
     pub fn state(&self) -> Result<State, TrainerError> {
         let values = match &self.kept {
             Kept::Host { values, .. } => values.clone(),
-            Kept::Device(tensors) => {
+            Kept::Device { tensors, .. } => {
                 let of = |tensor: &Tensor| tensor.flatten_all()?.to_vec1();
                 let all = tensors.iter().map(|tensors| tensors.iter().map(of).collect());
                 all.collect::<Computed<_>>()?
@@ -145,7 +155,7 @@ impl Optimizer {
         let state = state.into_iter().map(|(_, values)| values);
         match &mut self.kept {
             Kept::Host { values, .. } => *values = state.collect(),
-            Kept::Device(tensors) => {
+            Kept::Device { tensors, .. } => {
                 for (tensors, values) in tensors.iter_mut().zip(state) {
                     for (tensor, values) in tensors.iter_mut().zip(values) {
                         *tensor = Tensor::from_vec(values, tensor.shape(), tensor.device())?;
@@ -204,11 +214,12 @@ impl Optimizer {
                     })?;
                 }
             }
-            Kept::Device(kept) => {
+            Kept::Device { tensors: kept, shares } => {
                 for (number, parameter) in parameters.list.iter().enumerate() {
                     let mean = mean(update, parameter, factor)?;
                     let gradient = if reading.signs { mean.sign()? } else { mean };
-                    let of_parameter: Vec<Tensor> = kept.iter().map(|kept| kept[number].clone()).collect();
+                    let of_parameter = kept.iter().map(|kept| &kept[number]).chain(&*shares);
+                    let of_parameter: Vec<Tensor> = of_parameter.cloned().collect();
                     let next = step(&descent, parameter.variable(), &of_parameter, &gradient, rate, decays)?;
                     kept.iter_mut().zip(next).for_each(|(kept, next)| kept[number] = next);
                 }
@@ -255,8 +266,8 @@ fn mean(_update: &Update, _parameter: &Parameter, _factor: f32) -> Result<Tensor
     Err(candle_core::Error::NotCompiledWithCudaSupport.into())
 }
 
-/// A step on a device, with the same roundings as in main memory: candle's `affine` would round products and sums together. Gives what
-/// is kept next.
+/// A step on a device, with the same roundings as in main memory: candle's `affine` would round products and sums together. Takes what is
+/// kept of the parameter, and behind it the shares of late entries, and gives what is kept next.
 fn step(
     descent: &Descent,
     parameter: &Var,
@@ -276,9 +287,8 @@ fn step(
             parameter.set(&(parameter.as_tensor() - times(&ahead, rate)?)?.detach())?;
             Ok(vec![velocity.detach()])
         }
-        (Descent::LateSgd(late), [velocity, waited]) => {
+        (Descent::LateSgd(late), [velocity, waited, shares]) => {
             let Sgd { momentum, weight_decay, nesterov } = late.sgd();
-            let shares = Tensor::new(late.shares(), parameter.device())?;
             let longest = late.shares().len() - 1;
             let number = waited.minimum(longest as f64)?.to_dtype(DType::U32)?.flatten_all()?;
             let share = shares.index_select(&number, 0)?.reshape(parameter.shape())?;
@@ -354,6 +364,7 @@ mod tests {
                 late.step(&mut parameters, velocity, waited, &gradient, 0.3);
                 let gradient = Tensor::from_vec(gradient, 999, &Device::Cpu).unwrap();
                 let descent = Descent::LateSgd(late.clone());
+                tensors.push(Tensor::new(late.shares(), &Device::Cpu).unwrap());
                 tensors = step(&descent, &variable, &tensors, &gradient, 0.3, Decays::default()).unwrap();
             }
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();

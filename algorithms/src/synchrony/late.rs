@@ -14,6 +14,9 @@ const LONGEST: usize = 4096;
 /// it for a new one makes it later still. So, of an entry that comes after w steps, the share q = (1 − mʷ)/(w(1 − m)), which is the mean of mᵃ over its steps, goes into
 /// the velocity, and the rest is applied at once with all that it comes to, (1 − q)/(1 − m). An entry that comes in every step has q = 1,
 /// and that is [`Sgd`] to the last bit.
+///
+/// An entry comes where the gradient is not 0. With a dense method an entry of 0 has not waited, so [`Sgd`] is for that. A row of an embedding
+/// that no example has used has not waited either: it is taken as if it had, and steps at once when it is used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LateSgd {
     sgd: Sgd,
@@ -21,13 +24,13 @@ pub struct LateSgd {
 }
 
 impl LateSgd {
-    /// With the momentum of these options.
+    /// With the momentum of these options, from 0 to below 1. A larger one has no end that a gradient comes to, and is that of [`Sgd`].
     pub fn new(sgd: Sgd) -> Self {
         let momentum = f64::from(sgd.momentum);
         let mut powers = 0.0;
         let share = |steps: usize| {
             powers = powers * momentum + 1.0;
-            (powers / steps as f64) as f32
+            if momentum < 1.0 { (powers / steps as f64) as f32 } else { 1.0 }
         };
         LateSgd { sgd, shares: (1..=LONGEST).map(share).collect() }
     }
@@ -49,7 +52,7 @@ impl LateSgd {
 
     /// By what the rest of an entry is multiplied.
     pub fn rest(&self) -> f32 {
-        1.0 / (1.0 - self.sgd.momentum)
+        if self.sgd.momentum < 1.0 { 1.0 / (1.0 - self.sgd.momentum) } else { 0.0 }
     }
 
     /// For every parameter as [`Sgd::step`], with q of its gradient and what the rest comes to. `waited` holds the steps since entries last came, 0 at
@@ -119,6 +122,17 @@ mod tests {
                 assert_eq!((one, waited), (other, [0.0]));
             }
         }
+    }
+
+    #[test]
+    fn a_momentum_without_end_is_the_usual_one() {
+        let sgd = Sgd { momentum: 1.0, ..SGD };
+        let (mut one, mut other, mut waited) = (([0.0], [0.0]), ([0.0], [0.0]), [0.0]);
+        for gradient in [0.0, 1.0, 0.0, 2.0] {
+            sgd.step(&mut one.0, &mut one.1, &[gradient], 0.1);
+            LateSgd::new(sgd).step(&mut other.0, &mut other.1, &mut waited, &[gradient], 0.1);
+        }
+        assert_eq!(one, other);
     }
 
     /// Of a constant gradient that comes in sums, parameters are as far as momentum has them of what has come, within a step's worth.

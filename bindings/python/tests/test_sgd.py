@@ -55,6 +55,30 @@ class Sgd(unittest.TestCase):
             resumed.step()
         self.assertTrue(torch.equal(half, whole))
 
+    def test_steps_waited_are_not_rounded_to_the_type_of_a_parameter(self):
+        parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
+        optimizer = gleaner.torch.SGD([parameter], lr=0.1, momentum=0.9)
+        for _ in range(300):
+            parameter.grad = torch.tensor([0.0, 1.0], dtype=torch.bfloat16)
+            optimizer.step()
+        resumed = gleaner.torch.SGD([parameter], lr=0.1, momentum=0.9)
+        resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        parameter.grad = torch.zeros(2, dtype=torch.bfloat16)
+        resumed.step()
+        self.assertEqual(resumed.state[parameter]["waited"].tolist(), [301.0, 1.0])
+
+    def test_a_state_of_pytorchs_goes_on(self):
+        gradients = torch.randn(6, 3, generator=torch.Generator().manual_seed(3))
+        whole, _ = run(torch.optim.SGD, gradients, momentum=0.9)
+        for first in (3, 0):
+            half, theirs = run(torch.optim.SGD, gradients, first, momentum=0.9)
+            ours = gleaner.torch.SGD([half], lr=0.1, momentum=0.9)
+            ours.load_state_dict(copy.deepcopy(theirs.state_dict()))
+            for gradient in gradients[first:]:
+                half.grad = gradient.clone()
+                ours.step()
+            self.assertTrue(torch.equal(half, whole), first)
+
     def test_options_out_of_range_are_refused(self):
         for option, value in [("lr", -1.0), ("momentum", 1.0), ("weight_decay", -0.1)]:
             options = {"lr": 0.1, option: value}

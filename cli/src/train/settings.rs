@@ -20,7 +20,7 @@ use gleaner_trainer::optimizer::{Adam, Descent};
 /// Options that were checked, and what follows from them.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// As they were given.
+    /// As they were given. What has a field of its own here is taken from there: it is complete.
     pub options: TrainArgs,
     pub source: Source,
     pub model: ModelKind,
@@ -85,7 +85,7 @@ impl Settings {
     pub fn descent(&self) -> Descent {
         let (momentum, weight_decay) = (self.momentum, self.options.weight_decay);
         match self.options.optimizer {
-            Optimizer::Sgd if self.counts_waiting() => Descent::LateSgd(LateSgd::new(self.sgd())),
+            _ if self.counts_waiting() => Descent::LateSgd(LateSgd::new(self.sgd())),
             Optimizer::Sgd => Descent::Sgd(self.sgd()),
             Optimizer::Adam => Descent::Adam(Adam { momentum, weight_decay, ..Adam::default() }),
         }
@@ -97,7 +97,19 @@ impl Settings {
         let &Levers { plain_momentum, dct, sign_update, .. } = &self.options.levers;
         let is_late = self.method.collective().is_sparse() && !plain_momentum;
         let holds_gradients = dct.is_none() && !sign_update && !self.method.correction().ef21;
-        self.momentum > 0.0 && is_late && holds_gradients
+        self.options.optimizer == Optimizer::Sgd && self.momentum > 0.0 && is_late && holds_gradients
+    }
+
+    /// How parameters follow the updates, in words: what one optimiser keeps is of no use to another.
+    fn follows(&self, is_overlapped: bool) -> String {
+        let &Levers { dct, sign_update, .. } = &self.options.levers;
+        let parts = [
+            Some(self.options.optimizer.name().to_owned()),
+            (is_overlapped && self.counts_waiting()).then(|| "counting how long entries wait".to_owned()),
+            dct.map(|block| format!("of a cosine transform in blocks of {block}")),
+            sign_update.then(|| "by signs".to_owned()),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     /// What must be the same on all workers, besides [`Self::identity`].
@@ -124,11 +136,11 @@ impl Settings {
     /// What must stay the same over workers, and over the interruptions of a run.
     ///
     /// Data are known by what they contain, not by where they lie, which may differ from machine to machine.
-    pub fn identity(&self, dataset: &Dataset, workers: usize) -> Identity {
+    pub fn identity(&self, dataset: &Dataset, session: &Session) -> Identity {
         let source = self.source.to_string();
         let kind = source.split(':').next().unwrap_or_default();
         let mut identity = vec![
-            ("workers", workers.to_string()),
+            ("workers", session.world_size().to_string()),
             ("model", self.model.to_string()),
             ("data", format!("{kind} with SHA-256 {}", dataset.fingerprint())),
             ("method", self.method.to_string()),
@@ -138,18 +150,8 @@ impl Settings {
         if self.synchrony.name() != "bsp" {
             identity.push(("synchrony", self.synchrony.name()));
         }
-        // What the one keeps is of no use to the other.
-        identity.push(("optimizer", self.options.optimizer.name().into()));
+        identity.push(("optimizer", self.follows(self.is_overlapped(session))));
         identity.push(("rate in residual", self.options.levers.rate_in_residual.to_string()));
-        if let Some(block) = self.options.levers.dct {
-            identity.push(("dct", block.to_string()));
-        }
-        if self.counts_waiting() {
-            identity.push(("momentum", "of late entries".into()));
-        }
-        if self.options.levers.sign_update {
-            identity.push(("sign update", true.to_string()));
-        }
         identity
     }
 

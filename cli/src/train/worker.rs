@@ -123,7 +123,7 @@ impl<'a> Run<'a> {
         let device = settings.options.device.open(local_rank().unwrap_or(0) as usize)?;
         let (model, mut parameters) =
             settings.model.build(dataset.input, dataset.classes, settings.options.seed, &device)?;
-        let identity = settings.identity(&dataset, workers);
+        let identity = settings.identity(&dataset, session);
         let shared = [
             &identity[..],
             &[("schedule", settings.schedule()), ("starting parameters", parameters.digest()?)],

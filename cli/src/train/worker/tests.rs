@@ -241,7 +241,7 @@ fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
             options.levers.rate_in_residual = false;
         });
         if settings.momentum > 0.0 && is_sgd && !settings.options.levers.sign_update {
-            refused("momentum", &|options| options.levers.plain_momentum = true);
+            refused("counting how long", &|options| options.levers.plain_momentum = true);
         }
         if is_sgd {
             refused("rate in residual", &|options| options.levers.rate_in_residual ^= true);

@@ -20,18 +20,20 @@ class SGD(torch.optim.Optimizer):
 
         optimizer = gleaner.torch.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-    An entry has come where the gradient is not 0. With a dense method, use `torch.optim.SGD`.
+    An entry has come where the gradient is not 0. With a dense method, whose entries of 0 have not waited, use `torch.optim.SGD`. A row of an
+    embedding that no example has used is taken as if it had waited, and steps at once when it is used.
     """
 
     def __init__(
         self,
         params: Parameters,
         lr: float,
-        momentum: float = 0.9,
+        *,
+        momentum: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        """As `torch.optim.SGD`, without dampening.
+        """As `torch.optim.SGD`, without `dampening`, `maximize`, `foreach`, `differentiable` and `fused`.
 
         Args:
             params: parameters, or groups of them, which may have options of their own.
@@ -69,10 +71,27 @@ class SGD(torch.optim.Optimizer):
                         self._step(parameter, parameter.grad, group)
         return loss
 
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Goes on from what `state_dict` of this class or of `torch.optim.SGD` gave.
+
+        Args:
+            state_dict: the state.
+        """
+        super().load_state_dict(state_dict)
+        # PyTorch has rounded the steps waited to the type of the parameter.
+        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        for number, parameter in zip(numbers, parameters):
+            waited = state_dict["state"].get(number, {}).get("waited")
+            if waited is not None:
+                self.state[parameter]["waited"] = waited.to(parameter.device, torch.float32, copy=True)
+
     def _step(self, parameter: torch.Tensor, gradient: torch.Tensor, group: Dict[str, Any]) -> None:
         momentum, state = group["momentum"], self.state[parameter]
-        if not state:
+        # A state of torch.optim.SGD has no steps waited, and no velocity without momentum.
+        if state.get("momentum_buffer") is None:
             state["momentum_buffer"] = torch.zeros_like(parameter)
+        if "waited" not in state:
             # Steps since an entry last came.
             state["waited"] = torch.zeros_like(parameter, dtype=torch.float32)
         velocity, waited = state["momentum_buffer"], state["waited"]
