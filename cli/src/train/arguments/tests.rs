@@ -163,6 +163,8 @@ fn options_that_need_every_step_are_refused_beside_another_synchrony() {
         assert!(refusal.starts_with(option) && refusal.contains("synchrony"), "{refusal}");
         assert!(settings(&[&options[..], &["bsp"]].concat()).is_ok());
     }
+    let plain = settings(&["--plain-momentum", "--synchrony", "osp"]).unwrap_err().to_string();
+    assert!(plain.starts_with("--plain-momentum") && plain.contains("synchrony"), "{plain}");
     let ef21 = ["--momentum-correction", "0.5", "--ef21", "--synchrony"];
     let refusal = settings(&[&ef21[..], &["osp"]].concat()).unwrap_err().to_string();
     assert!(refusal.starts_with("--ef21") && refusal.contains("synchrony"), "{refusal}");
