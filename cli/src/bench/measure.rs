@@ -11,7 +11,7 @@ use super::floor::Floor;
 use super::gradient::Gradient;
 use super::lineup::{Entrant, enlist};
 use super::mass::Mass;
-use super::summary::{Record, Report, Sample, Summary};
+use super::summary::{BenchFacts, Record, Report, Sample, Summary};
 use crate::crew::{Display, Progress, gather};
 use crate::report::{self, CommandError};
 
@@ -146,22 +146,16 @@ fn finish(
             )
             .into());
         }
-        let of_steps = Summary::of(&entrant, &records);
-        let least = floor.map(|floor| floor.seconds(of_steps.bytes_received as f64));
-        let (seconds_floor, seconds_floor_in_place) = least.unzip();
-        methods.push(Summary {
+        let facts = BenchFacts {
             workers,
             params: bench.params,
-            seconds_floor,
-            seconds_floor_in_place,
-            bytes_received_dense: (8.0 * bench.params as f64 * (workers - 1) as f64 / workers as f64) as u64,
             rounds: gradients.rounds(),
             lost: all.iter().map(|(_, lost)| lost).sum::<f64>() / f64::from(bench.steps),
             digest: ours.clone(),
             // There is one parameter, so there is one group.
             auto: gradients.chosen().first().map(AutoReport::from),
-            ..of_steps
-        });
+        };
+        methods.push(Summary::of(&entrant, &records, floor, facts));
     }
     Ok(methods)
 }

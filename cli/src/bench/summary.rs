@@ -4,6 +4,7 @@ use gleaner_statistics::Spread;
 use serde::{Deserialize, Serialize};
 
 use super::chosen::AutoReport;
+use super::floor::Floor;
 use super::lineup::Entrant;
 use crate::choice::{Refusal, Stated, stated};
 
@@ -35,7 +36,7 @@ pub struct Record {
 }
 
 /// The report on one method. The field names are documented in `docs/` and stay as they are.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     pub method: String,
     pub options: Stated,
@@ -86,6 +87,18 @@ pub struct Report {
     pub refused: Vec<Refusal>,
 }
 
+/// What stands beside the records of a method.
+pub struct BenchFacts {
+    pub workers: usize,
+    pub params: usize,
+    pub rounds: u64,
+    /// Over all ranks, a step.
+    pub lost: f64,
+    pub digest: String,
+    /// What the method `auto` came to.
+    pub auto: Option<AutoReport>,
+}
+
 impl Record {
     pub fn of(samples: &[Sample], delivered: usize, l2_share: f64) -> Self {
         let largest = samples.iter().fold(Sample::default(), |a, b| Sample {
@@ -101,8 +114,9 @@ impl Record {
 }
 
 impl Summary {
-    /// What follows from the records of all measured steps alone.
-    pub fn of(entrant: &Entrant, records: &[Record]) -> Self {
+    /// From the records of all measured steps.
+    pub fn of(entrant: &Entrant, records: &[Record], floor: Option<&Floor>, facts: BenchFacts) -> Self {
+        let BenchFacts { workers, params, rounds, lost, digest, auto } = facts;
         let of = |field: fn(&Record) -> f64| quartiles(records.iter().map(field));
         let (seconds, select) = (of(|r| r.largest.seconds), of(|r| r.largest.select));
         let (exchange, merge) = (of(|r| r.largest.exchange), of(|r| r.largest.merge));
@@ -112,15 +126,22 @@ impl Summary {
         let part = |field: fn(&Record) -> f64| {
             if whole > 0.0 { seconds.value * sum(field) / whole } else { 0.0 }
         };
+        let bytes_received = of(|r| r.largest.bytes).value as u64;
+        let least = floor.map(|floor| floor.seconds(bytes_received as f64));
+        let (seconds_floor, seconds_floor_in_place) = least.unzip();
         Summary {
             method: entrant.method.label(),
             options: stated(&entrant.method),
+            workers,
+            params,
             k: entrant.k,
             steps: records.len() as u32,
             seconds: seconds.value,
             seconds_p25: seconds.low,
             seconds_p75: seconds.high,
             seconds_steps: records.iter().map(|r| r.largest.seconds).collect(),
+            seconds_floor,
+            seconds_floor_in_place,
             seconds_select: select.value,
             seconds_select_p25: select.low,
             seconds_select_p75: select.high,
@@ -133,10 +154,14 @@ impl Summary {
             slowest_select: part(|r| r.slowest.select),
             slowest_exchange: part(|r| r.slowest.exchange),
             slowest_merge: part(|r| r.slowest.merge),
-            bytes_received: of(|r| r.largest.bytes).value as u64,
+            bytes_received,
+            bytes_received_dense: (8.0 * params as f64 * (workers - 1) as f64 / workers as f64) as u64,
+            rounds,
             entries_delivered: of(|r| r.delivered as f64).value as usize,
             l2_share: of(|r| r.l2_share).value,
-            ..Summary::default()
+            lost,
+            digest,
+            auto,
         }
     }
 }
@@ -162,7 +187,9 @@ mod tests {
         assert_eq!((record.slowest.select, record.slowest.exchange), (9.0, 1.0));
 
         let entrant = Entrant { method: Method::ring(), k: 10 };
-        let summary = Summary::of(&entrant, &[record; 3]);
+        let facts =
+            BenchFacts { workers: 2, params: 10, rounds: 2, lost: 0.0, digest: String::new(), auto: None };
+        let summary = Summary::of(&entrant, &[record; 3], None, facts);
         assert_eq!(summary.seconds_steps, [10.0; 3]);
         assert_eq!((summary.seconds, summary.seconds_select, summary.seconds_exchange), (10.0, 9.0, 8.0));
         assert_eq!(

@@ -114,13 +114,14 @@ mod tests {
 
     use super::*;
     use crate::bench::lineup::Entrant;
-    use crate::bench::summary::{Record, Sample};
+    use crate::bench::summary::{BenchFacts, Record, Sample};
     use crate::choice::Refusal;
 
     fn taking(method: Method, seconds: f64) -> Summary {
         let sample = Sample { seconds, ..Sample::default() };
-        let of_steps = Summary::of(&Entrant { method, k: 10 }, &[Record::of(&[sample], 10, 0.25)]);
-        Summary { workers: 5, params: 1000, rounds: 3, digest: "0".repeat(64), ..of_steps }
+        let digest = "0".repeat(64);
+        let facts = BenchFacts { workers: 5, params: 1000, rounds: 3, lost: 0.0, digest, auto: None };
+        Summary::of(&Entrant { method, k: 10 }, &[Record::of(&[sample], 10, 0.25)], None, facts)
     }
 
     #[test]

@@ -145,7 +145,11 @@ impl Checkpoints {
             self.remove(old)?;
         }
         for &half in halves.iter().take_while(|&&half| half < step) {
-            self.remove(half)?.iter().for_each(|path| removed(path, "half of a checkpoint"));
+            for path in [self.file(half), self.residual_file(half)].into_iter().filter(|path| path.is_file())
+            {
+                fs::remove_file(&path).map_err(|source| TrainError::Write { path: path.clone(), source })?;
+                removed(&path, "half of a checkpoint");
+            }
         }
         // What cannot be removed does no harm.
         let left = staged::sweep(&self.directory, |name| self.parse(name).is_some()).unwrap_or_default();
@@ -153,14 +157,12 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Removes what files there are of a step.
-    fn remove(&self, step: u64) -> Result<Vec<PathBuf>, TrainError> {
-        let files = [self.file(step), self.residual_file(step)].into_iter().filter(|path| path.is_file());
-        let remove = |path: PathBuf| match fs::remove_file(&path) {
-            Ok(()) => Ok(path),
-            Err(source) => Err(TrainError::Write { path, source }),
-        };
-        files.map(remove).collect()
+    /// Removes a whole checkpoint: both of its files are there.
+    fn remove(&self, step: u64) -> Result<(), TrainError> {
+        for path in [self.file(step), self.residual_file(step)] {
+            fs::remove_file(&path).map_err(|source| TrainError::Write { path, source })?;
+        }
+        Ok(())
     }
 
     /// What this worker's file of a step says of itself.

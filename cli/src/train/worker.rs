@@ -29,7 +29,7 @@ use gleaner_trainer::data::{Dataset, Order};
 use gleaner_trainer::layers::{Mode, cross_entropy};
 use gleaner_trainer::models::Model;
 use gleaner_trainer::parameters::Parameters;
-use metrics::Metrics;
+use metrics::{Metrics, StepCost};
 
 /// Joins the other workers and trains; worker 0 reports the progress, and returns the result. Nothing, and not success, where all workers
 /// fail for one reason: then the launcher says it, once.
@@ -286,7 +286,8 @@ impl<'a> Run<'a> {
         clock.end_step(took, &ended);
         if let Some(metrics) = &mut self.metrics {
             let received = self.exchange.bytes_received();
-            metrics.write(pass, (took, clock.last()), (ended.stepped.entries, received))?;
+            let entries = ended.stepped.entries;
+            metrics.write(pass, &StepCost { seconds: took, times: clock.last(), entries, received })?;
         }
         if value.is_finite() {
             self.losses = (self.losses.0 + f64::from(value), self.losses.1 + 1);

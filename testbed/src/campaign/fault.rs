@@ -198,6 +198,20 @@ mod tests {
 
     use super::*;
 
+    /// `Display` finds a fault's name by its place in the list.
+    #[test]
+    fn every_fault_has_a_name_of_its_own_in_the_order_of_the_faults() {
+        for (place, (fault, name)) in Fault::NAMED.into_iter().enumerate() {
+            assert_eq!((fault as usize, fault.to_string().as_str()), (place, name));
+            assert_eq!(Fault::NAMED.iter().filter(|(_, other)| *other == name).count(), 1, "{name}");
+        }
+        // As the results have them.
+        let written = Fault::NAMED.map(|(fault, _)| serde_json::to_string(&fault).unwrap().replace('"', ""));
+        let expected = "none kill stop pause cut short-cut mended-cut slow-link flood full-disk full-stderr unread-stderr \
+                        changed unequal";
+        assert_eq!(written.join(" "), expected);
+    }
+
     #[test]
     fn faults_phases_and_victims_are_tried_evenly() {
         for seed in [0, 1, 99] {

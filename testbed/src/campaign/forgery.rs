@@ -43,10 +43,11 @@ pub struct Forged {
     pub was_taken: bool,
 }
 
-/// What goes on beside a job until it is told to end.
+/// What goes on beside a job until it is told to end, or dropped.
 pub struct Ongoing {
     is_over: Arc<AtomicBool>,
-    thread: JoinHandle<Forged>,
+    /// Nothing once it has ended.
+    thread: Option<JoinHandle<Forged>>,
 }
 
 impl Ongoing {
@@ -54,13 +55,23 @@ impl Ongoing {
     pub fn start(work: impl FnOnce(&AtomicBool) -> Forged + Send + 'static) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
-        Self { is_over, thread: thread::spawn(move || work(&over)) }
+        Self { is_over, thread: Some(thread::spawn(move || work(&over))) }
     }
 
     /// Ends it.
-    pub fn end(self) -> Forged {
+    pub fn end(mut self) -> Forged {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Forged {
         self.is_over.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap_or_default()
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Ongoing {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -175,6 +186,23 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_goes_on_ends_when_it_is_dropped() {
+        let ended = Arc::new(AtomicBool::new(false));
+        let last = ended.clone();
+        let ongoing = Ongoing::start(move |over| {
+            while !over.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            last.store(true, Ordering::Relaxed);
+            Forged { peers: vec![1], was_taken: true }
+        });
+        drop(ongoing);
+        assert!(ended.load(Ordering::Relaxed));
+        let forged = Ongoing::start(|_| Forged { peers: vec![2], was_taken: false }).end();
+        assert_eq!(forged.peers, [2]);
+    }
 
     /// A segment from 10.77.0.1:5100 to 10.77.0.2:40000.
     #[test]

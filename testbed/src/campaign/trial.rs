@@ -32,7 +32,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const STOPPED: Duration = Duration::from_secs(11);
 
 /// The outcome of a job.
-#[derive(Debug, Default)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Default))]
 pub struct Ended {
     /// From the fault, or the beginning where nothing fails, to the end.
     pub took: Duration,
@@ -80,20 +81,29 @@ pub fn run(
     let job = Job::start(folder, settings, plan, mark).map_err(CampaignError::Launcher)?;
     let timeout = settings.timeout;
     let mut trial =
-        Disturbed { lane, timeout, plan, folder, mark, job, ongoing: None, ended: Ended::default() };
-    let done = trial.run(target);
-    trial.ended.forged = trial.ongoing.take().map(Ongoing::end).unwrap_or_default();
-    trial.lane.restore().and(done).inspect_err(|_| trial.job.kill())?;
-    let Disturbed { job, mut ended, .. } = trial;
-    (ended.code, ended.object, ended.said) = job.end();
-    ended.orphans = orphans(mark);
-    ended.marks = (0..plan.workers).map(|rank| Marks::read(folder, rank)).collect();
+        Disturbed { lane, timeout, plan, folder, mark, job, ongoing: None, met: false, late: None };
+    let outlasted = trial.run(target);
+    let forged = trial.ongoing.take().map(Ongoing::end).unwrap_or_default();
+    let outlasted = trial.lane.restore().and(outlasted).inspect_err(|_| trial.job.kill())?;
+    let Disturbed { job, met, late, .. } = trial;
+    let Outlasted { took, mut bound, by_itself, injected } = outlasted;
+    let (code, object, said) = job.end();
+    let orphans = orphans(mark);
+    let marks: Vec<Marks> = (0..plan.workers).map(|rank| Marks::read(folder, rank)).collect();
     drop(disks);
-    let mut others = ended.marks.iter().enumerate().filter(|(rank, _)| *rank != plan.victim as usize);
-    if plan.fault == Fault::Stop && ended.by_itself && others.any(|(_, marks)| !marks.has_left()) {
-        ended.bound = ended.bound.saturating_sub(STOPPED);
+    let mut others = marks.iter().enumerate().filter(|(rank, _)| *rank != plan.victim as usize);
+    if plan.fault == Fault::Stop && by_itself && others.any(|(_, marks)| !marks.has_left()) {
+        bound = bound.saturating_sub(STOPPED);
     }
-    Ok(ended)
+    Ok(Ended { took, bound, by_itself, injected, met, late, code, object, said, marks, forged, orphans })
+}
+
+/// A job that was watched to its end: fields as [`Ended`] has them.
+struct Outlasted {
+    took: Duration,
+    bound: Duration,
+    by_itself: bool,
+    injected: Option<Injected>,
 }
 
 /// A job that runs, and is disturbed.
@@ -105,24 +115,23 @@ struct Disturbed<'a> {
     mark: &'a str,
     job: Job,
     ongoing: Option<Ongoing>,
-    /// What is known so far.
-    ended: Ended,
+    /// These two as [`Ended`] has them.
+    met: bool,
+    late: Option<Duration>,
 }
 
 impl Disturbed<'_> {
     /// Injects the fault at its moment, and waits until the job has ended.
-    fn run(&mut self, target: Option<(&Course, Duration)>) -> Result<(), Error> {
+    fn run(&mut self, target: Option<(&Course, Duration)>) -> Result<Outlasted, Error> {
         let begun = Instant::now();
         let whole = target.map_or(self.timeout * 4, |(course, _)| course.whole);
-        let at = match (self.plan.fault, target) {
+        let done = match (self.plan.fault, target) {
             (Fault::None, _) | (_, None) => None,
             // It leaves before the others are ready to.
-            (Fault::Unequal, Some(_)) => {
-                self.ended.injected = Some(Injected { before: None, after: Phase::Leaving });
-                Some(begun)
-            }
+            (Fault::Unequal, Some(_)) => Some((begun, Injected { before: None, after: Phase::Leaving })),
             (_, Some((_, into))) => self.inject(whole, into)?,
         };
+        let (at, injected) = done.unzip();
         let lasts = self.plan.lasts(self.timeout);
         let mut undo = at.and_then(|at| Some(at + lasts?));
         // A silence is noticed after the time-out and diagnosed soon, the news takes at most a second, and the launcher gives all
@@ -133,20 +142,19 @@ impl Disturbed<'_> {
             Some(at) if self.ends_soon() => (at, whole + spare),
             _ => (begun, 3 * whole + lasts.unwrap_or_default() + spare),
         };
-        (self.ended.bound, self.ended.by_itself) = (bound, true);
-        while self.ended.by_itself && self.job.runs() {
+        let mut by_itself = true;
+        while by_itself && self.job.runs() {
             if undo.is_some_and(|undo| undo <= Instant::now()) {
                 self.undo()?;
                 undo = None;
             }
             if from.elapsed() > bound {
-                self.ended.by_itself = false;
+                by_itself = false;
                 self.job.kill();
             }
             thread::sleep(LOOK);
         }
-        self.ended.took = from.elapsed();
-        Ok(())
+        Ok(Outlasted { took: from.elapsed(), bound, by_itself, injected })
     }
 
     /// Whether the job must end soon after the fault, unless it is about to end.
@@ -156,7 +164,7 @@ impl Disturbed<'_> {
     }
 
     /// Waits for the moment and injects the fault, unless the job has ended before. Says when that was.
-    fn inject(&mut self, whole: Duration, into: Duration) -> Result<Option<Instant>, Error> {
+    fn inject(&mut self, whole: Duration, into: Duration) -> Result<Option<(Instant, Injected)>, Error> {
         let Plan { victim, phase, .. } = *self.plan;
         let (begun, mut due) = (Instant::now(), None);
         let mut victim = Watch::new(self.folder, victim);
@@ -175,12 +183,10 @@ impl Disturbed<'_> {
                 let was_there = self.apply()?;
                 let at = Instant::now();
                 let after = victim.look();
-                self.ended.met =
-                    was_there && before == Some(phase) && after.phase() == before && !after.has_left();
-                self.ended.late = due.map(|due| at.saturating_duration_since(due));
+                self.met = was_there && before == Some(phase) && after.phase() == before && !after.has_left();
+                self.late = due.map(|due| at.saturating_duration_since(due));
                 let after = after.phase().filter(|_| was_there);
-                self.ended.injected = after.map(|after| Injected { before, after });
-                return Ok(after.map(|_| at));
+                return Ok(after.map(|after| (at, Injected { before, after })));
             }
             thread::sleep(left.unwrap_or(CLOSELY).min(CLOSELY));
         }

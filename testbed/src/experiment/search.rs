@@ -25,10 +25,9 @@ const TRIALS: &str = "search";
 /// Closer than this the ends of the range are not brought.
 const NARROW: f64 = 1.02;
 
-/// How a number is searched for. What is measured has to fall as it rises. Cases have options as values, or as they are written.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Search<K = BTreeMap<String, Value>> {
+/// How a number is searched for. What is measured has to fall as it rises.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Search {
     /// The range.
     pub from: f64,
     /// Its end.
@@ -38,14 +37,23 @@ pub struct Search<K = BTreeMap<String, Value>> {
     /// How far it may be from the aim, as a share of it.
     within: f64,
     /// What a case has instead, where it is the aim.
-    aim: K,
+    aim: BTreeMap<String, Value>,
     /// What all trials have instead.
-    #[serde(default)]
-    trial: K,
+    trial: BTreeMap<String, Value>,
 }
 
 /// `[search]` as it is written.
-pub(super) type Entry = Search<Keys>;
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Entry {
+    from: f64,
+    to: f64,
+    number: String,
+    within: f64,
+    aim: Keys,
+    #[serde(default)]
+    trial: Keys,
+}
 
 impl Entry {
     /// The search, for cases with options of these names.

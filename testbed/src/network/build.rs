@@ -179,8 +179,11 @@ fn all_reach_the_first(nodes: &[Node]) -> Result<(), NetworkError> {
         });
         for (node, reached) in some.iter().zip(reached) {
             if !reached.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))? {
-                let [host, namespace, first] = [&node.name, &node.namespace, &first.name].map(String::clone);
-                return Err(NetworkError::Unreachable(host, namespace, first));
+                return Err(NetworkError::Unreachable {
+                    host: node.name.clone(),
+                    namespace: node.namespace.clone(),
+                    first: first.name.clone(),
+                });
             }
         }
     }

@@ -26,21 +26,31 @@ pub enum NetworkError {
     /// The topology cannot be.
     #[error("{0}")]
     Topology(#[from] TopologyError),
-    /// There is such a network already; and whether all of it was made.
+    /// There is such a network already.
     #[error(
-        "the network {0} is there already{half}; remove it with gleaner testbed down --name {0}, or say --replace",
-        half = if *.1 { "" } else { ", half-made" }
+        "the network {name} is there already{}; remove it with gleaner testbed down --name {name}, or say --replace",
+        if *complete { "" } else { ", half-made" }
     )]
-    There(String, bool),
+    There {
+        /// Its name.
+        name: String,
+        /// Whether all of it was made.
+        complete: bool,
+    },
     /// Another program has namespaces of these names.
     #[error(
         "there are network namespaces called {}, which no gleaner testbed made; expected these names to be free: choose another --name, or remove them yourself with ip netns delete",
         .0.join(", ")
     )]
     Others(Vec<String>),
-    /// No such network; and those that there are.
-    #[error("there is no network {0}{others}; make one with gleaner testbed up", others = one_of(.1))]
-    None(String, Vec<String>),
+    /// No such network.
+    #[error("there is no network {name}{}; make one with gleaner testbed up", one_of(there))]
+    None {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        there: Vec<String>,
+    },
     /// A network that was not finished.
     #[error(
         "the network {0} is half-made; remove it with gleaner testbed down --name {0}, or make it anew with up --replace"
@@ -55,9 +65,14 @@ pub enum NetworkError {
     /// Another process is at work.
     #[error("another gleaner testbed has been at work for a minute (it holds the lock on {path}); wait for it, or end it", path = .0.display())]
     Locked(PathBuf),
-    /// `ip` or `tc` failed; and what it said.
-    #[error("`{0}` failed: {1}")]
-    Command(String, String),
+    /// `ip` or `tc` failed.
+    #[error("`{command}` failed: {said}")]
+    Command {
+        /// What was run.
+        command: String,
+        /// What it said.
+        said: String,
+    },
     /// The process that carries packets cannot be started.
     #[error("the relay of the network {0} cannot be started: {1}")]
     NoRelay(String, String),
@@ -81,11 +96,18 @@ pub enum NetworkError {
         "the namespace {0} cannot be looked into: {1}; gleaner testbed up --replace makes the network anew"
     )]
     Enter(String, String),
-    /// A host, in its namespace, does not reach the first one.
+    /// A host does not reach the first one.
     #[error(
-        "{0} does not reach {2}; look at ip -n {1} address, and at what filters packets on bridges here (nft list ruleset)"
+        "{host} does not reach {first}; look at ip -n {namespace} address, and at what filters packets on bridges here (nft list ruleset)"
     )]
-    Unreachable(String, String, String),
+    Unreachable {
+        /// Which host.
+        host: String,
+        /// Its namespace.
+        namespace: String,
+        /// The first host.
+        first: String,
+    },
     /// A process does not end.
     #[error(
         "process {0} runs in one of the namespaces and does not end even when killed; look at it, then try again"

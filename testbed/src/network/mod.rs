@@ -101,7 +101,7 @@ impl Network {
         let lock = state::lock()?;
         match State::read(name)? {
             Some(there) if replace => remove::remove(&there)?,
-            Some(there) => return Err(NetworkError::There(name.into(), there.complete)),
+            Some(there) => return Err(NetworkError::There { name: name.into(), complete: there.complete }),
             None => {}
         }
         let mut names = vec![name.to_owned()];
@@ -128,7 +128,10 @@ impl Network {
     }
 
     fn there(name: &str) -> Result<State, NetworkError> {
-        State::read(name)?.map_or_else(|| Err(NetworkError::None(name.into(), Self::names()?)), Ok)
+        match State::read(name)? {
+            Some(state) => Ok(state),
+            None => Err(NetworkError::None { name: name.into(), there: Self::names()? }),
+        }
     }
 
     /// The names of all networks, half-made ones too.

@@ -142,9 +142,9 @@ fn two_at_once_make_one_network() {
     });
     let (made, refused): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
     assert_eq!(made.len(), 1, "{refused:?}");
-    assert!(refused.iter().all(|error| matches!(error, Err(NetworkError::There(_, true)))));
+    assert!(refused.iter().all(|error| matches!(error, Err(NetworkError::There { complete: true, .. }))));
     made.into_iter().next().unwrap().unwrap().down().unwrap();
-    assert!(matches!(Network::find(&name), Err(NetworkError::None(..))));
+    assert!(matches!(Network::find(&name), Err(NetworkError::None { .. })));
 }
 
 #[test]

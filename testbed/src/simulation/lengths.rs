@@ -57,16 +57,22 @@ pub(super) enum LengthsError {
 /// # Errors
 /// A method that cannot run among so many workers, and what is too large.
 pub fn trace(method: &Method, workers: u32, n: usize, overlap: Overlap) -> Result<Trace, Error> {
-    let first = method.schedule(Rank(0), workers, n)?;
-    let messages = first.messages() * u64::from(workers);
-    let slots = first.partition.blocks() as u64 * u64::from(first.lanes) * u64::from(workers);
-    if messages > MOST_MESSAGES || slots > MOST_SLOTS {
-        let method = method.collective().name();
-        return Err(LengthsError::Large { method, workers, messages, slots }.into());
+    if let Some(too_large) = too_large(method, workers, n)? {
+        return Err(too_large.into());
     }
     let shape = method.shape(workers, n)?;
     let schedules: Vec<Schedule> = method.schedules_of(&shape, &typical(method, &shape)?).collect();
     Walk::new(method, &schedules, overlap, &shape)?.run()
+}
+
+/// The refusal of what has too many messages, or places for bags, for all workers to be followed.
+pub(super) fn too_large(method: &Method, workers: u32, n: usize) -> Result<Option<LengthsError>, Error> {
+    let first = method.schedule(Rank(0), workers, n)?;
+    let messages = first.messages() * u64::from(workers);
+    let slots = first.partition.blocks() as u64 * u64::from(first.lanes) * u64::from(workers);
+    let method = method.collective().name();
+    let is_too_large = messages > MOST_MESSAGES || slots > MOST_SLOTS;
+    Ok(is_too_large.then_some(LengthsError::Large { method, workers, messages, slots }))
 }
 
 /// The same of rank 0, which is its own peer (symmetry reduction), where the schedules of the others are rotations of its own: nothing where they

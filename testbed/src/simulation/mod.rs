@@ -25,7 +25,6 @@ use gleaner_algorithms::Method;
 use crate::Error;
 
 pub use executed::Source;
-use lengths::LengthsError;
 pub use machine::Machine;
 pub use network::{Host, Link, Network};
 pub use overlap::Overlap;
@@ -99,13 +98,12 @@ pub fn traces_on<'a>(
     workload: Workload,
     source: Source<'_>,
 ) -> Result<(Vec<Trace>, Cow<'a, Network>), Error> {
-    let traces = traces(method, (workers, n), workload, source);
-    if let (Err(refusal), Workload::Expected(overlap)) = (&traces, workload)
-        && let Some(LengthsError::Large { .. }) = refusal.downcast_ref::<LengthsError>()
+    if let Workload::Expected(overlap) = workload
+        && lengths::too_large(method, workers, n)?.is_some()
         && let Some(one) = network.one_of_equals()
         && let Some(trace) = lengths::by_symmetry(method, workers, n, overlap)?
     {
         return Ok((vec![trace], Cow::Owned(one)));
     }
-    Ok((traces?, Cow::Borrowed(network)))
+    Ok((traces(method, (workers, n), workload, source)?, Cow::Borrowed(network)))
 }

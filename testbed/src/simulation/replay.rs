@@ -5,7 +5,8 @@
 //! of cores the operations share equally, and nothing gets more than one core (processor sharing). Messages that meet at a
 //! link share it (see [`wire`](super::wire)).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use super::machine::Machine;
 use super::network::Network;
@@ -81,30 +82,28 @@ pub fn replay(trace: &Trace, machine: &Machine, network: &Network, spans: bool) 
         spans,
         now: 0.0,
         number: 0,
-        events: Due::new(),
+        events: BinaryHeap::new(),
         pools: network.pools.iter().map(|&cores| Pool { cores, ..Pool::default() }).collect(),
         shared: (0..network.pools.len()).map(shared).collect(),
         workers: trace.workers.iter().map(|_| Worker::default()).collect(),
     };
     replay.begin();
-    while let Some(((now, _), event)) = replay.events.pop_first() {
-        replay.now = time(now);
-        replay.happen(event);
+    while let Some(Reverse(next)) = replay.events.pop() {
+        replay.now = next.at;
+        replay.happen(next.what);
     }
     Replayed { workers: replay.workers.into_iter().map(|worker| worker.lived).collect() }
 }
-
-/// Sides of a message.
-const WRITE: usize = 0;
-const READ: usize = 1;
 
 /// What wants the processor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Task {
     /// The present operation of a rank.
     Main(usize),
-    /// A rank writes a message, or reads one.
-    Message(usize, usize),
+    /// A rank writes a message.
+    Write(usize),
+    /// A rank reads one.
+    Read(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,18 +120,32 @@ enum Event {
     Begins { rank: usize },
 }
 
-/// What comes at a time; of equal times, in the order in which it was numbered.
-type Due<T> = BTreeMap<(i64, u64), T>;
-
-/// A time as a number in the order of `f64::total_cmp`.
-fn ordered(time: f64) -> i64 {
-    let bits = time.to_bits() as i64;
-    bits ^ ((bits >> 63) as u64 >> 1) as i64
+/// Something that comes at a time; of equal times, in the order in which it was numbered.
+#[derive(Clone, Copy, Debug)]
+struct Due<T> {
+    at: f64,
+    number: u64,
+    what: T,
 }
 
-/// The time again: those bits are turned back by being turned once more.
-fn time(ordered: i64) -> f64 {
-    f64::from_bits((ordered ^ ((ordered >> 63) as u64 >> 1) as i64) as u64)
+impl<T> PartialEq for Due<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<T> Eq for Due<T> {}
+
+impl<T> PartialOrd for Due<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Due<T> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.at.total_cmp(&other.at).then(self.number.cmp(&other.number))
+    }
 }
 
 /// Tasks that share cores equally.
@@ -141,7 +154,7 @@ struct Class {
     /// Seconds of work that a task which was there from the start has had.
     had: f64,
     /// Each ends when every task of its pool has had so much work since the start.
-    tasks: Due<Task>,
+    tasks: BinaryHeap<Reverse<Due<Task>>>,
 }
 
 impl Class {
@@ -182,8 +195,8 @@ impl Pool {
     /// How long until the next task is done, and of which class it is.
     fn next(&self) -> Option<(f64, usize)> {
         let of = |(class, speed): (usize, f64)| {
-            let (&(first, _), _) = self.classes[class].tasks.first_key_value()?;
-            let left = time(first) - self.classes[class].had;
+            let Reverse(first) = self.classes[class].tasks.peek()?;
+            let left = first.at - self.classes[class].had;
             (speed > 0.0).then(|| ((left / speed).max(0.0), class))
         };
         self.speeds().into_iter().enumerate().filter_map(of).min_by(|a, b| a.0.total_cmp(&b.0))
@@ -200,8 +213,10 @@ struct Worker {
     since: f64,
     /// Messages that have come and were not taken, by sender.
     mail: HashMap<u32, u32>,
-    /// Messages that it is to write, and to read, with the other rank and their bytes.
-    messages: [VecDeque<(usize, f64)>; 2],
+    /// Messages that it is to write, with their receivers and bytes.
+    writes: VecDeque<(usize, f64)>,
+    /// Messages that it is to read, with their senders and bytes.
+    reads: VecDeque<(usize, f64)>,
     lived: Lived,
 }
 
@@ -213,7 +228,7 @@ struct Replay<'a> {
     spans: bool,
     now: f64,
     number: u64,
-    events: Due<Event>,
+    events: BinaryHeap<Reverse<Due<Event>>>,
     pools: Vec<Pool>,
     /// By pool, whether several workers use it.
     shared: Vec<bool>,
@@ -223,24 +238,26 @@ struct Replay<'a> {
 impl Replay<'_> {
     fn plan(&mut self, time: f64, event: Event) {
         self.number += 1;
-        self.events.insert((ordered(time), self.number), event);
+        self.events.push(Reverse(Due { at: time, number: self.number, what: event }));
     }
 
-    /// A rank is to write or to read one message more.
-    fn line_up(&mut self, rank: usize, side: usize, message: (usize, f64)) {
-        let messages = &mut self.workers[rank].messages[side];
-        messages.push_back(message);
-        if messages.len() == 1 {
-            self.serve(rank, side);
+    /// The next message that a rank writes wants the processor.
+    fn write(&mut self, rank: usize) {
+        if let Some(&(_, bytes)) = self.workers[rank].writes.front() {
+            self.want(rank, Task::Write(rank), self.side(rank, bytes));
         }
     }
 
-    /// The next message that a rank writes or reads wants the processor.
-    fn serve(&mut self, rank: usize, side: usize) {
-        if let Some(&(_, bytes)) = self.workers[rank].messages[side].front() {
-            let seconds = self.network.hosts[rank].slow * self.machine.side(bytes);
-            self.want(rank, Task::Message(rank, side), seconds);
+    /// The next message that a rank reads wants the processor.
+    fn read(&mut self, rank: usize) {
+        if let Some(&(_, bytes)) = self.workers[rank].reads.front() {
+            self.want(rank, Task::Read(rank), self.side(rank, bytes));
         }
+    }
+
+    /// Seconds of a processor for one side of a message.
+    fn side(&self, rank: usize, bytes: f64) -> f64 {
+        self.network.hosts[rank].slow * self.machine.side(bytes)
     }
 
     /// A task wants so many seconds of a processor.
@@ -250,7 +267,8 @@ impl Replay<'_> {
         let pool = &mut self.pools[host.pool];
         pool.advance(self.now);
         let class = &mut pool.classes[usize::from(matches!(task, Task::Main(_)))];
-        class.tasks.insert((ordered(class.had + seconds), self.number), task);
+        let at = class.had + seconds;
+        class.tasks.push(Reverse(Due { at, number: self.number, what: task }));
         self.plan_next(host.pool);
     }
 
@@ -300,7 +318,13 @@ impl Replay<'_> {
             }
             Event::Done { .. } => {}
             Event::Arrives(flight) => self.fly(flight),
-            Event::Delivered { from, to, bytes } => self.line_up(to, READ, (from, bytes)),
+            Event::Delivered { from, to, bytes } => {
+                let reads = &mut self.workers[to].reads;
+                reads.push_back((from, bytes));
+                if reads.len() == 1 {
+                    self.read(to);
+                }
+            }
             Event::Wakes { from, to } => {
                 let worker = &mut self.workers[to];
                 if worker.waiting == Some(from as u32) {
@@ -319,33 +343,34 @@ impl Replay<'_> {
         let pool = &mut self.pools[number];
         pool.advance(self.now);
         let class = &mut pool.classes[class];
-        let Some(((at, _), task)) = class.tasks.pop_first() else { return };
+        let Some(Reverse(done)) = class.tasks.pop() else { return };
         // What was lost to rounding is given back, so that equal tasks end at the same time.
-        class.had = class.had.max(time(at));
+        class.had = class.had.max(done.at);
         self.plan_next(number);
-        match task {
+        match done.what {
             Task::Main(rank) => {
                 if let Op::Work(part, _) = self.trace.workers[rank][self.workers[rank].next - 1] {
                     self.lived(rank, Busy::On(part));
                 }
                 self.go_on(rank);
             }
-            Task::Message(rank, side) => {
-                match self.workers[rank].messages[side].pop_front() {
-                    Some((to, bytes)) if side == WRITE => {
-                        let flight = self.wires.send(rank, to, bytes, self.now);
-                        flight.into_iter().for_each(|flight| self.fly(flight));
-                    }
-                    Some((from, _)) => {
-                        // A worker that finds an idle core waits for no other.
-                        let pool = self.network.hosts[rank].pool;
-                        let waits = self.shared[pool] && !self.pools[pool].has_idle_core();
-                        let wakeup = if waits { self.machine.wakeup * 1e-6 } else { 0.0 };
-                        self.plan(self.now + wakeup, Event::Wakes { from, to: rank });
-                    }
-                    None => {}
+            Task::Write(rank) => {
+                if let Some((to, bytes)) = self.workers[rank].writes.pop_front()
+                    && let Some(flight) = self.wires.send(rank, to, bytes, self.now)
+                {
+                    self.fly(flight);
                 }
-                self.serve(rank, side);
+                self.write(rank);
+            }
+            Task::Read(rank) => {
+                if let Some((from, _)) = self.workers[rank].reads.pop_front() {
+                    // A worker that finds an idle core waits for no other.
+                    let pool = self.network.hosts[rank].pool;
+                    let waits = self.shared[pool] && !self.pools[pool].has_idle_core();
+                    let wakeup = if waits { self.machine.wakeup * 1e-6 } else { 0.0 };
+                    self.plan(self.now + wakeup, Event::Wakes { from, to: rank });
+                }
+                self.read(rank);
             }
         }
     }
@@ -373,7 +398,12 @@ impl Replay<'_> {
                     self.want(rank, Task::Main(rank), self.seconds(rank, work));
                     return;
                 }
-                Op::Send { to, bytes } => self.line_up(rank, WRITE, (*to as usize, f64::from(*bytes))),
+                Op::Send { to, bytes } => {
+                    worker.writes.push_back((*to as usize, f64::from(*bytes)));
+                    if worker.writes.len() == 1 {
+                        self.write(rank);
+                    }
+                }
                 Op::Receive { from } => match worker.mail.get_mut(from) {
                     Some(count) if *count > 0 => *count -= 1,
                     _ => {

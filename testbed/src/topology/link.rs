@@ -32,9 +32,14 @@ pub enum LinkError {
     /// Beyond what can be emulated.
     #[error("a latency of {0:?} cannot be emulated; expected at most a minute, jitter included")]
     Delay(Duration),
-    /// Some packets would have to arrive before they left: the jitter, and the latency that it varies.
-    #[error("the jitter {0:?} is larger than the latency {1:?}; expected at most the latency")]
-    Jitter(Duration, Duration),
+    /// Some packets would have to arrive before they left.
+    #[error("the jitter {jitter:?} is larger than the latency {delay:?}; expected at most the latency")]
+    Jitter {
+        /// What was asked for.
+        jitter: Duration,
+        /// What it varies.
+        delay: Duration,
+    },
 }
 
 /// The share of packets that are lost, from 0 to below 1.
@@ -125,7 +130,7 @@ impl Shape {
             return Err(LinkError::Delay(self.delay + self.jitter));
         }
         if self.jitter > self.delay {
-            return Err(LinkError::Jitter(self.jitter, self.delay));
+            return Err(LinkError::Jitter { jitter: self.jitter, delay: self.delay });
         }
         Ok(())
     }

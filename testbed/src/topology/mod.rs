@@ -46,12 +46,26 @@ pub enum TopologyError {
     /// Two hosts, or two groups, of one name.
     #[error("two {0} are called {1}; expected different names")]
     Twice(&'static str, String),
-    /// A host or a group is named that is not there; and which there are.
-    #[error("there is no {0} {1}; there are {2}")]
-    Unknown(&'static str, String, String),
-    /// More hosts than addresses; and a subnet in which more fit.
-    #[error("{0} hosts do not fit into {1}, which has addresses for {room}; expected a larger subnet, such as {2}", room = .1.hosts())]
-    Addresses(usize, Subnet, &'static str),
+    /// A host or a group is named that is not there.
+    #[error("there is no {what} {name}; there are {there}")]
+    Unknown {
+        /// Host or group.
+        what: &'static str,
+        /// What was named.
+        name: String,
+        /// What there is.
+        there: String,
+    },
+    /// More hosts than addresses.
+    #[error("{hosts} hosts do not fit into {subnet}, which has addresses for {room}; expected a larger subnet, such as {larger}", room = subnet.hosts())]
+    Addresses {
+        /// How many are asked for.
+        hosts: usize,
+        /// Where they should fit.
+        subnet: Subnet,
+        /// One in which more fit.
+        larger: &'static str,
+    },
     /// More ports than a bridge has.
     #[error(
         "{0} links end at one switch, and a bridge of the kernel has {PORTS} ports; expected several groups with uplinks"
@@ -169,7 +183,7 @@ impl Topology {
             "host" => self.hosts().map(|host| host.name.as_str()).collect(),
             _ => self.groups.iter().map(|group| group.name.as_str()).collect(),
         };
-        TopologyError::Unknown(what, name.into(), there.join(", "))
+        TopologyError::Unknown { what, name: name.into(), there: there.join(", ") }
     }
 }
 
@@ -186,7 +200,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), TopologyError> {
 
 fn fits(hosts: usize, subnet: Subnet) -> Result<(), TopologyError> {
     let larger = if subnet.prefix() > 16 { "10.77.0.0/16" } else { "10.0.0.0/8" };
-    if hosts > subnet.hosts() { Err(TopologyError::Addresses(hosts, subnet, larger)) } else { Ok(()) }
+    if hosts > subnet.hosts() { Err(TopologyError::Addresses { hosts, subnet, larger }) } else { Ok(()) }
 }
 
 fn different<'a>(what: &'static str, names: impl Iterator<Item = &'a str>) -> Result<(), TopologyError> {

@@ -29,6 +29,18 @@ pub fn is_known(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "csv" || extension == "jsonl")
 }
 
+/// What a step took on this worker.
+pub struct StepCost {
+    /// All of it, loading the batch included.
+    pub seconds: Duration,
+    /// Its parts.
+    pub times: Times,
+    /// Entries of the update.
+    pub entries: u64,
+    /// Bytes received for gradients by the end of the step, since the worker began.
+    pub received: u64,
+}
+
 /// The file, open for more lines.
 pub struct Metrics {
     path: PathBuf,
@@ -63,26 +75,21 @@ impl Metrics {
         self.received = received;
     }
 
-    /// Writes the line of a step that is done, at once, so that others can follow it: what it took with the loading of its batch, its parts, the
-    /// entries of its update, and the bytes received for gradients since the worker began.
-    pub fn write(
-        &mut self,
-        Passed { step, rate, loss }: Passed,
-        (took, times): (Duration, Times),
-        (entries, received): (u64, u64),
-    ) -> Result<(), TrainError> {
+    /// Writes the line of a step that is done, at once, so that others can follow it.
+    pub fn write(&mut self, Passed { step, rate, loss }: Passed, taken: &StepCost) -> Result<(), TrainError> {
+        let StepCost { seconds, times, entries, received } = taken;
         let bytes = received - self.received;
-        self.received = received;
+        self.received = *received;
         let numbers = [
             step as f64,
             f64::from(loss),
             f64::from(rate),
-            took.as_secs_f64(),
+            seconds.as_secs_f64(),
             times.forward,
             times.backward,
             times.select,
             times.exposed,
-            entries as f64,
+            *entries as f64,
             bytes as f64,
         ];
         // CSV and JSON have no word for what is not finite that all readers take.

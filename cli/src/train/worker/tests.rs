@@ -34,18 +34,33 @@ fn small_images(directory: &Path) {
 }
 
 /// A short run. Of an option that is given twice, the last counts.
-const SHORT: &str = "train --data digits --model resnet20 --density 0.01 --steps 12 --batch 4 --lr 0.1 --lr-drops 0.75 \
-                     --momentum 0.9 --weight-decay 1e-4 --seed 3 --evaluate-every 4";
+const SHORT: [[&str; 2]; 11] = [
+    ["--data", "digits"],
+    ["--model", "resnet20"],
+    ["--density", "0.01"],
+    ["--steps", "12"],
+    ["--batch", "4"],
+    ["--lr", "0.1"],
+    ["--lr-drops", "0.75"],
+    ["--momentum", "0.9"],
+    ["--weight-decay", "1e-4"],
+    ["--seed", "3"],
+    ["--evaluate-every", "4"],
+];
 
 /// It with more options.
-fn of(options: &str) -> Settings {
-    let words = SHORT.split_whitespace().chain(options.split_whitespace());
+fn of(options: &[&str]) -> Settings {
+    let words = [&["train"], SHORT.as_flattened(), options].concat();
     Command::try_parse_from(words).unwrap().train.settings().unwrap()
 }
 
 fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
-    let kept = checkpoints.map(|folder| format!("--checkpoint-every 5 --checkpoint {}", folder.display()));
-    of(&format!("--data mnist:{} {}", data.display(), kept.unwrap_or_default()))
+    let data = format!("mnist:{}", data.display());
+    let mut options = vec!["--data", data.as_str()];
+    if let Some(folder) = checkpoints {
+        options.extend(["--checkpoint-every", "5", "--checkpoint", folder.to_str().unwrap()]);
+    }
+    of(&options)
 }
 
 fn run(settings: &Settings) -> Result<Summary, TrainError> {
@@ -209,10 +224,11 @@ fn the_seed_decides_the_result() {
 #[test]
 fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
     let whole = WholeSteps { every: NonZeroU64::new(4), at: vec![8, 11] };
-    let clicks = of("--data fresh-clicks --model clicks");
-    let residual = of("--model cnn --rate-in-residual --clip-update 0.01 --lr 0.02");
-    let adam = of("--model cnn --optimizer adam --lr 0.01");
-    let demo = of("--model cnn --dct 16 --sign-update --lr 0.001 --residual-decay 0.9 --norm-share 0.5");
+    let clicks = of(&["--data", "fresh-clicks", "--model", "clicks"]);
+    let residual = of(&["--model", "cnn", "--rate-in-residual", "--clip-update", "0.01", "--lr", "0.02"]);
+    let adam = of(&["--model", "cnn", "--optimizer", "adam", "--lr", "0.01"]);
+    let signs = ["--model", "cnn", "--dct", "16", "--sign-update", "--lr", "0.001"];
+    let demo = of(&[&signs[..], &["--residual-decay", "0.9", "--norm-share", "0.5"]].concat());
     for settings in [clicks, residual, adam, demo] {
         let kept = tempfile::tempdir().unwrap();
         let mut settings = Settings {
@@ -253,7 +269,7 @@ fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
 #[test]
 fn momentum_counts_waiting_where_entries_wait() {
     let digest = |method: Method, plain_momentum, momentum| {
-        let mut digits = of("--model mlp");
+        let mut digits = of(&["--model", "mlp"]);
         digits.options.levers.plain_momentum = plain_momentum;
         run(&Settings { method, momentum, ..digits }).unwrap().parameters_digest
     };
@@ -273,7 +289,8 @@ fn far(a: &[(u64, f64)], b: &[(u64, f64)]) -> f64 {
 #[test]
 fn what_waits_keeps_its_rate_when_the_rate_drops() {
     let losses = |rate_in_residual, method: Method, lr_drops: &[u64]| {
-        let mut digits = of("--model mlp --momentum 0 --weight-decay 0 --evaluate-every 1 --lr 0.05");
+        let often = ["--model", "mlp", "--evaluate-every", "1", "--lr", "0.05"];
+        let mut digits = of(&[&often[..], &["--momentum", "0", "--weight-decay", "0"]].concat());
         digits.options.levers.rate_in_residual = rate_in_residual;
         run(&Settings { method, lr_drops: lr_drops.into(), ..digits }).unwrap().loss_curve
     };
@@ -290,7 +307,7 @@ fn what_waits_keeps_its_rate_when_the_rate_drops() {
 #[test]
 fn a_transform_changes_what_waits_and_nothing_else() {
     let losses = |dct, method: Method| {
-        let mut digits = of("--model mlp --evaluate-every 1 --lr 0.05");
+        let mut digits = of(&["--model", "mlp", "--evaluate-every", "1", "--lr", "0.05"]);
         digits.options.levers.dct = dct;
         run(&Settings { method, ..digits }).unwrap().loss_curve
     };
@@ -304,9 +321,12 @@ fn a_transform_changes_what_waits_and_nothing_else() {
 fn signs_move_each_parameter_by_the_rate() {
     let kept = tempfile::tempdir().unwrap();
     let after_a_step = |lr: f32| {
-        let folder = kept.path().join(lr.to_string());
-        let options = "--model mlp --momentum 0 --weight-decay 0 --sign-update --steps 1 --method ring";
-        run(&of(&format!("{options} --lr {lr} --checkpoint {}", folder.display()))).unwrap();
+        let rate = lr.to_string();
+        let folder = kept.path().join(&rate);
+        let plain = ["--model", "mlp", "--method", "ring", "--momentum", "0", "--weight-decay", "0"];
+        let signs = ["--sign-update", "--steps", "1", "--lr", rate.as_str()];
+        let options = [&plain[..], &signs, &["--checkpoint", folder.to_str().unwrap()]].concat();
+        run(&of(&options)).unwrap();
         let bytes = fs::read(folder.join("rank-0.step-1.safetensors")).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let of = tensors.tensor("parameter/output.weight").unwrap();
@@ -323,7 +343,7 @@ fn signs_move_each_parameter_by_the_rate() {
 #[test]
 fn updates_are_shortened_to_a_norm() {
     let shortened = |clip_update| {
-        let mut digits = of("--model mlp --momentum 0 --weight-decay 0 --steps 1");
+        let mut digits = of(&["--model", "mlp", "--momentum", "0", "--weight-decay", "0", "--steps", "1"]);
         digits.options.levers.clip_update = clip_update;
         run(&digits).unwrap().held_out_loss
     };
@@ -336,8 +356,9 @@ fn updates_are_shortened_to_a_norm() {
 /// Data that are new in every step have the same loss in training and on held-out examples; what evaluations report adds up.
 #[test]
 fn training_losses_are_reported_beside_held_out_ones() {
-    let fresh = "--data fresh-digits --model mlp --method ring --lr 1e-6 --steps 40 --evaluate-every 20";
-    let summary = run(&of(fresh)).unwrap();
+    let fresh = ["--data", "fresh-digits", "--model", "mlp", "--method", "ring", "--lr", "1e-6"];
+    let often = ["--steps", "40", "--evaluate-every", "20"];
+    let summary = run(&of(&[&fresh[..], &often].concat())).unwrap();
     let losses: Vec<Option<f64>> = summary.evaluations.iter().map(|e| e.training_loss).collect();
     assert!(losses[0].is_none() && losses[1].is_some(), "{losses:?}");
     assert_eq!(summary.training_loss, losses[2]);
