@@ -117,7 +117,7 @@ impl<'a> Run<'a> {
         session: &'a Session,
         settings: &'a Settings,
     ) -> Result<(Self, Option<Checkpoints>), TrainError> {
-        let (rank, workers) = (session.rank(), session.world_size());
+        let rank = session.rank();
         let dataset = settings.source.load(settings.options.seed)?;
         // Of several devices, the workers of a host take one each in turn.
         let device = settings.options.device.open(local_rank().unwrap_or(0) as usize)?;

@@ -110,7 +110,7 @@ mod tests {
         let (mut value, mut first, mut second) = ([1.0_f32], [0.0], [0.0]);
         let (mut m, mut v, mut w) = (0.0_f64, 0.0_f64, 1.0_f64);
         for (t, g) in [(1, 0.3_f64), (2, -0.1), (3, 0.0)] {
-            decays.advance(Descent::Adam(adam));
+            decays.advance(&Descent::Adam(adam));
             adam.step(&mut value, [&mut first, &mut second], &[g as f32], 0.01, decays);
             (m, v) = (0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g);
             let (mean, square) = (m / (1.0 - 0.9_f64.powi(t)), v / (1.0 - 0.999_f64.powi(t)));
