@@ -51,7 +51,7 @@ class SGD(torch.optim.Optimizer):
             _check("momentum", group["momentum"], "a number from 0 to below 1", 0.0 <= group["momentum"] < 1.0)
             _check("weight_decay", group["weight_decay"], "a number from 0 on", group["weight_decay"] >= 0.0)
 
-    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Steps along the gradients that the parameters have.
 
         Args:
