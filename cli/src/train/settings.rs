@@ -177,7 +177,11 @@ impl Settings {
             ("--merge", layers, options.merge.as_ref().map(|_| self.merge.name().to_owned())),
             ("--record", none, written(&options.record)),
             ("--layer-times", none, written(&options.layer_times)),
-            ("--optimizer", plain, unless(Some(options.optimizer.name()), |name| *name == "sgd")),
+            (
+                "--optimizer",
+                plain,
+                (options.optimizer != Optimizer::Sgd).then(|| options.optimizer.name().into()),
+            ),
             ("--rate-in-residual", plain, flag(levers.rate_in_residual)),
             ("--ef21", plain, flag(self.method.correction().ef21)),
             ("--residual-decay", plain, self.method.correction().decay.map(|decay| decay.to_string())),

@@ -1,4 +1,4 @@
-//! Momentum for entries that come late.
+//! The same optimiser where entries come late: its momentum counts how long they have waited in residuals.
 
 use std::sync::Arc;
 
