@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::collectives::{COLLECTIVES, Routine};
@@ -24,8 +24,11 @@ fn now() -> Duration {
     START.elapsed()
 }
 
-/// Whether some work is done in time, at least once in a few times.
+/// Whether some work is done in time, at least once in a few times. The tests of this file take turns: two threads of one core take longer
+/// each, by the processor's time too.
 fn in_time(limit: Duration, mut work: impl FnMut()) -> bool {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     (0..5).any(|_| {
         let start = now();
         work();
