@@ -19,7 +19,7 @@ impl Seat {
     pub(crate) const FIRST: Rank = Rank(0);
 
     /// That of a worker which has joined.
-    pub(crate) fn of(network: &impl Network) -> Self {
+    pub(crate) fn of(network: &dyn Network) -> Self {
         let (rank, workers) = (Rank(network.peer().0), network.workers());
         Self { rank, workers, coordinator: Self::FIRST, epoch: network.epoch() }
     }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::panic;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, Once, OnceLock, mpsc};
 use std::thread;
@@ -23,6 +24,9 @@ use crate::server::Server;
 use crate::tag::SERVED;
 use crate::timeline::Recorder;
 use crate::worker::Worker;
+
+/// A network that is being joined.
+type Joining = Pin<Box<dyn Future<Output = Result<Box<dyn Network>, JoinError>> + Send>>;
 
 impl Session {
     /// Joins the job that the environment describes: as started by `gleaner launch`, torchrun, Slurm or Open MPI.
@@ -90,6 +94,12 @@ impl Session {
         timeout: Duration,
         roles: Roles,
     ) -> Result<Self, Error> {
+        let boxed = |network| Box::new(network) as Box<dyn Network>;
+        Self::over_boxed(Box::pin(async move { network.await.map(boxed) }), timeout, roles)
+    }
+
+    /// The same of a network of any type, compiled once and not for every type.
+    fn over_boxed(network: Joining, timeout: Duration, roles: Roles) -> Result<Self, Error> {
         keep_memory();
         note_panics();
         let (mailbox, commands, bell) = mailbox();
@@ -116,10 +126,10 @@ impl Session {
                     Ok(role_map) => role_map,
                     Err(error) => return drop(joined.send(Err(error.into()))),
                 };
-                let (seat, counters) = (Seat::of(&network), network.counters());
+                let (seat, counters) = (Seat::of(&*network), network.counters());
                 let worker = Worker::new(seat.rank.0, role_map, seat.coordinator.0, timeout);
                 let shared = (shared, Arc::clone(&bell));
-                let io = Io::new(Box::new(network), seat, worker, shared, computes, records, role_map);
+                let io = Io::new(network, seat, worker, shared, computes, records, role_map);
                 let mut engine = Engine::new(io, commands, bell, failed, timeout);
                 // Before anything comes: a program that leaves at once leaves it, too.
                 if role_map.hosted(seat.rank.0).is_some() {

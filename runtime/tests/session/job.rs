@@ -35,33 +35,40 @@ pub fn run_as<T: Send>(
 ) -> Vec<T> {
     let worker = &worker;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = match over {
-            Over::Memory => memory::networks(workers)
-                .into_iter()
-                .map(|network| {
-                    scope.spawn(move || {
-                        worker(Session::over_as(async { Ok(network) }, TIMEOUT, roles).unwrap())
-                    })
-                })
-                .collect(),
-            Over::Adverse => memory::networks(workers)
-                .into_iter()
-                .map(|network| {
-                    let seed = u64::from(network.peer().0) + 1;
-                    let network = adverse::network(network, seed);
-                    scope.spawn(move || {
-                        worker(Session::over_as(async { Ok(network) }, TIMEOUT, roles).unwrap())
-                    })
-                })
-                .collect(),
-            Over::Tcp | Over::Quic => configs(workers, TIMEOUT)
-                .into_iter()
-                .map(|config| Config { roles, transport: over.choice(), ..config })
-                .map(|config| scope.spawn(move || worker(Session::join_as(config).unwrap())))
-                .collect(),
-        };
+        let spawned = |join: Join| scope.spawn(move || worker(join()));
+        let threads: Vec<_> = ranks(over, workers, roles).into_iter().map(spawned).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
+}
+
+/// Joins as one rank.
+type Join = Box<dyn FnOnce() -> Session + Send>;
+
+/// How each rank of a new job joins it.
+fn ranks(over: Over, workers: u32, roles: Roles) -> Vec<Join> {
+    fn joins<N: Network + 'static>(networks: impl Iterator<Item = N>, roles: Roles) -> Vec<Join> {
+        networks
+            .map(|network| -> Join {
+                Box::new(move || Session::over_as(async { Ok(network) }, TIMEOUT, roles).unwrap())
+            })
+            .collect()
+    }
+    match over {
+        Over::Memory => joins(memory::networks(workers).into_iter(), roles),
+        Over::Adverse => {
+            let networks = memory::networks(workers).into_iter();
+            let adverse = |network: memory::MemoryNetwork| {
+                let seed = u64::from(network.peer().0) + 1;
+                adverse::network(network, seed)
+            };
+            joins(networks.map(adverse), roles)
+        }
+        Over::Tcp | Over::Quic => configs(workers, TIMEOUT)
+            .into_iter()
+            .map(|config| Config { roles, transport: over.choice(), ..config })
+            .map(|config| -> Join { Box::new(move || Session::join_as(config).unwrap()) })
+            .collect(),
+    }
 }
 
 impl Over {

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use tokio::sync::Barrier;
 use tokio::time::{sleep, timeout};
 
-use super::{QUIET, at_once, event, exchange, message, pair, receive, send, sent, up};
+use super::{Networks, QUIET, at_once, event, exchange, message, pair, receive, send, sent, up};
 use crate::{LinkError, LinkEvent, MAX_CARD, MAX_PAYLOAD, Message, Network, OpenError, Peer};
 
 /// All open links to all others, twice: one comes about for each pair, and leads to whom it says.
-pub(super) async fn every_pair<N: Network + 'static>(networks: Vec<N>) {
+pub(super) async fn every_pair(networks: Networks) {
     let workers = networks.len() as u32;
     let tasks = networks.into_iter().zip(0..).map(|(mut network, us)| async move {
         assert_eq!((network.peer(), network.workers()), (Peer(us), workers));
@@ -51,7 +51,7 @@ fn word(from: u32, to: u32) -> Message {
 }
 
 /// Both open at the same moment, again and again: each time there is one link, the same for both.
-pub(super) async fn opened_by_both<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn opened_by_both(mut networks: Networks) {
     const TIMES: usize = 200;
     let barrier = Arc::new(Barrier::new(2));
     // These two, since rank 0 may have links already.
@@ -86,7 +86,7 @@ pub(super) async fn opened_by_both<N: Network + 'static>(mut networks: Vec<N>) {
 
 /// The other side hears what reached it, in order, and then that the link is closed. The next comes when that side has
 /// dropped it too.
-pub(super) async fn dropped<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn dropped(mut networks: Networks) {
     let [mut first, mut second] = pair(&mut networks, [1, 2]).await;
     let said: Vec<_> = (0..20).map(|number| message(7, number, 1000)).collect();
     send(&mut *first, said.clone()).await.expect("an open link");
@@ -119,7 +119,7 @@ pub(super) async fn dropped<N: Network + 'static>(mut networks: Vec<N>) {
 }
 
 /// A network that was dropped opens no more links; its last goes on.
-pub(super) async fn left<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn left(mut networks: Networks) {
     let [mut first, mut second] = pair(&mut networks, [1, 2]).await;
     drop(networks.pop());
     send(&mut *first, [word(1, 2)]).await.expect("an open link");
@@ -135,7 +135,7 @@ pub(super) async fn left<N: Network + 'static>(mut networks: Vec<N>) {
 }
 
 /// One side dropped its link and asks for the next, which the other, while it holds its own, ends with all others.
-pub(super) async fn left_while_asked<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn left_while_asked(mut networks: Networks) {
     let [first, second] = pair(&mut networks, [1, 2]).await;
     drop(first);
     networks[1].open(Peer(2));
@@ -147,7 +147,7 @@ pub(super) async fn left_while_asked<N: Network + 'static>(mut networks: Vec<N>)
 }
 
 /// One side has its link, and the other drops its network before it has asked what came about.
-pub(super) async fn not_taken<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn not_taken(mut networks: Networks) {
     networks[1].open(Peer(2));
     let mut first = up(&mut networks[1], Peer(2)).await;
     sleep(QUIET).await;
@@ -157,7 +157,7 @@ pub(super) async fn not_taken<N: Network + 'static>(mut networks: Vec<N>) {
 }
 
 /// A worker goes in the middle of what it says: the other hears the first of it, in whole messages, and that the link is closed.
-pub(super) async fn gone<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn gone(mut networks: Networks) {
     const COUNT: usize = 300;
     let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
     let said = message(3, 0, MAX_PAYLOAD);
@@ -184,7 +184,7 @@ pub(super) async fn gone<N: Network + 'static>(mut networks: Vec<N>) {
 }
 
 /// A worker stops in the middle of what it says, and goes on later: meanwhile the other hears whole messages, and of no end.
-pub(super) async fn stopped<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn stopped(mut networks: Networks) {
     const COUNT: usize = 100;
     let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
     let of = |number| message(3, number, MAX_PAYLOAD / 3);
@@ -229,7 +229,7 @@ async fn failed(network: &mut impl Network) -> (Peer, OpenError) {
 }
 
 /// Each sees its own card and those of all others, again and again, and what it sees of a peer is what that sees of itself.
-pub(super) async fn cards<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn cards(mut networks: Networks) {
     let workers = networks.len() as u32;
     let mut shown = Vec::new();
     for (us, network) in (0..).zip(&mut networks) {
@@ -258,7 +258,7 @@ async fn card(network: &mut impl Network, peer: Peer) -> Result<Bytes, OpenError
 }
 
 /// No worker has a link to itself, or to a peer that is none.
-pub(super) async fn to_no_peer<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn to_no_peer(mut networks: Networks) {
     networks[1].open(Peer(1));
     let (peer, error) = failed(&mut networks[1]).await;
     assert!(peer == Peer(1) && matches!(error, OpenError::Itself { peer: Peer(1) }), "{error:?}");

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::Barrier;
 use tokio::time::timeout;
 
-use super::{QUIET, at_once, drive, exchange, message, pair, receive, send, sent};
+use super::{Networks, QUIET, at_once, drive, exchange, message, pair, receive, send, sent};
 use crate::{LinkError, MAX_PAYLOAD, Message, Network, Peer, Tag};
 
 /// What is to come, by lane.
@@ -43,7 +43,7 @@ fn lane(tag: Tag) -> u64 {
 
 /// Both say what `messages` of their rank returns, at once, and hear what the other says. Returns the networks, as dropping
 /// one might end what is under way.
-async fn talk<N: Network + 'static>(mut networks: Vec<N>, messages: fn(u32) -> Vec<Message>) -> Vec<N> {
+async fn talk(mut networks: Networks, messages: fn(u32) -> Vec<Message>) -> Networks {
     let sides = pair(&mut networks, [0, 1]).await.into_iter().zip(0..).map(|(mut link, us)| async move {
         let expected = messages(1 - us);
         let (count, mut expected) = (expected.len(), Expected::of(&expected));
@@ -61,7 +61,7 @@ async fn talk<N: Network + 'static>(mut networks: Vec<N>, messages: fn(u32) -> V
 }
 
 /// Thousands of messages of many conversations.
-pub(super) async fn order<N: Network + 'static>(networks: Vec<N>) {
+pub(super) async fn order(networks: Networks) {
     let messages = |us: u32| {
         let tag = |number: usize| match number % 19 {
             control @ 0..3 => Tag::CONTROL | control as u64,
@@ -73,7 +73,7 @@ pub(super) async fn order<N: Network + 'static>(networks: Vec<N>) {
 }
 
 /// The longest and the shortest, and those about powers of two, in one lane.
-pub(super) async fn lengths<N: Network + 'static>(networks: Vec<N>) {
+pub(super) async fn lengths(networks: Networks) {
     let messages = |us: u32| {
         let about = (4..20).map(|power| 1 << power).flat_map(|length: usize| length - 17..length + 18);
         let lengths =
@@ -84,7 +84,7 @@ pub(super) async fn lengths<N: Network + 'static>(networks: Vec<N>) {
 }
 
 /// All that was submitted is reported as sent, and no more, whether it was submitted before or after other was sent.
-pub(super) async fn completions<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn completions(mut networks: Networks) {
     let sides = pair(&mut networks, [0, 1]).await.into_iter().zip(0..).map(|(mut link, us)| async move {
         for turn in 0..40 {
             let of = |us| (0..1 + turn * 7 % 90).map(move |number| message(us, turn << 8 | number, 3000));
@@ -100,7 +100,7 @@ pub(super) async fn completions<N: Network + 'static>(mut networks: Vec<N>) {
 }
 
 /// Neither side receives until both can send no more; what the network holds meanwhile is bounded.
-pub(super) async fn full_load<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn full_load(mut networks: Networks) {
     const COUNT: usize = 300;
     let barrier = Arc::new(Barrier::new(2));
     let sides = pair(&mut networks, [0, 1]).await.into_iter().zip(0..).map(|(mut link, us)| {
@@ -125,7 +125,7 @@ pub(super) async fn full_load<N: Network + 'static>(mut networks: Vec<N>) {
 }
 
 /// More lanes than a network may have streams for, each with two messages, to a peer that reads once no more is taken.
-pub(super) async fn many_lanes<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn many_lanes(mut networks: Networks) {
     const LANES: usize = 1000;
     let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
     let said: Vec<_> =
@@ -144,7 +144,7 @@ pub(super) async fn many_lanes<N: Network + 'static>(mut networks: Vec<N>) {
 }
 
 /// A task that waits for a link lets go of it wherever it waits, and another goes on: nothing is lost, and nothing comes twice.
-pub(super) async fn cancelled<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn cancelled(mut networks: Networks) {
     const COUNT: usize = 600;
     let sides = pair(&mut networks, [0, 1]).await.into_iter().zip(0..).map(|(mut link, us)| async move {
         let of = |us: u64| (0..COUNT).map(move |number| message(us, number, number * 977 % 40_000));
@@ -178,7 +178,7 @@ pub(super) async fn cancelled<N: Network + 'static>(mut networks: Vec<N>) {
 }
 
 /// A thousand payloads are kept while thousands more come, and say at the end what they said.
-pub(super) async fn kept<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn kept(mut networks: Networks) {
     let sides = pair(&mut networks, [0, 1]).await.into_iter().zip(0..).map(|(mut link, us)| async move {
         let of = |us: u64| (0..4000).map(move |number| message(us, number, 10_000));
         let mut heard = Vec::new();
@@ -196,7 +196,7 @@ pub(super) async fn kept<N: Network + 'static>(mut networks: Vec<N>) {
 
 /// Many leases at once have memory of their own, are as long as was asked for, and arrive as they were written; also those
 /// that were taken before the link ended, and sent on the next, and a payload that is sent twice.
-pub(super) async fn leased<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn leased(mut networks: Networks) {
     let lengths = [0, 1, 3, 4096, 70_000].repeat(8).into_iter().chain([MAX_PAYLOAD]);
     let said: Vec<_> = lengths.zip(0..).map(|(length, number)| message(3, number, length)).collect();
     let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
@@ -237,7 +237,7 @@ pub(super) async fn leased<N: Network + 'static>(mut networks: Vec<N>) {
 }
 
 /// Submitting what no message may be is refused, at once and for ever; the other direction goes on.
-pub(super) async fn too_long<N: Network + 'static>(mut networks: Vec<N>) {
+pub(super) async fn too_long(mut networks: Networks) {
     let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
     let submitted = [message(1, 0, 9), message(1, 1, MAX_PAYLOAD + 1), message(1, 2, 9)];
     for _ in 0..2 {
@@ -257,7 +257,7 @@ pub(super) async fn too_long<N: Network + 'static>(mut networks: Vec<N>) {
 }
 
 /// Messages are counted as they are, and at least the bytes of payload; of the two sides one counts what the other does.
-pub(super) async fn counters<N: Network + 'static>(networks: Vec<N>) {
+pub(super) async fn counters(networks: Networks) {
     let messages = |us: u32| (0..100 + us as usize).map(|number| message(9, number, number * 400)).collect();
     let networks = talk(networks, messages).await;
     let [zero, one] = [0, 1].map(|us| networks[us].counters().read());

@@ -13,6 +13,7 @@
 
 use std::future::{Future, poll_fn};
 use std::panic::resume_unwind;
+use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -32,6 +33,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// How long nothing has to happen until a requirement takes it that nothing will.
 const QUIET: Duration = Duration::from_millis(100);
 
+/// A network of some type for each worker: the requirements are compiled once, and not for every type.
+type Networks = Vec<Box<dyn Network>>;
+
 /// Tests every requirement, each on networks made for it: `make` is given a number of workers and returns one network for each, in
 /// the order of their numbers. Links may be up between them. It needs a tokio runtime with time, of any kind.
 ///
@@ -46,6 +50,18 @@ pub async fn check<N: Network + 'static>(make: impl AsyncFn(u32) -> Vec<N>) {
 /// # Panics
 /// As [`check`].
 pub async fn check_within<N: Network + 'static>(limit: Duration, make: impl AsyncFn(u32) -> Vec<N>) {
+    let make = &make;
+    check_boxed(limit, &|workers| Box::pin(async move { boxed(make(workers).await) })).await;
+}
+
+fn boxed<N: Network + 'static>(networks: Vec<N>) -> Networks {
+    networks.into_iter().map(|network| Box::new(network) as Box<dyn Network>).collect()
+}
+
+/// Makes networks for that many workers.
+type Make<'a> = dyn Fn(u32) -> Pin<Box<dyn Future<Output = Networks> + 'a>> + 'a;
+
+async fn check_boxed(limit: Duration, make: &Make<'_>) {
     requirement(limit, "every pair of workers has one link", links::every_pair(make(5).await)).await;
     requirement(limit, "a link to no peer is refused", links::to_no_peer(make(2).await)).await;
     requirement(
@@ -111,8 +127,9 @@ pub async fn check_at_scale<N: Network + 'static>(
     Scale { workers, bytes }: Scale,
     make: impl AsyncFn(u32) -> Vec<N>,
 ) {
-    requirement(LIMIT, "as many workers as there are have links", scale::workers(make(workers).await)).await;
-    requirement(LIMIT, "as many bytes as there are arrive", scale::bytes(make(2).await, bytes)).await;
+    requirement(LIMIT, "as many workers as there are have links", scale::workers(boxed(make(workers).await)))
+        .await;
+    requirement(LIMIT, "as many bytes as there are arrive", scale::bytes(boxed(make(2).await), bytes)).await;
 }
 
 /// Runs one in a task of its own, so that a failure is reported with its name.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::{at_once, event, exchange, message, pair, receive, sent};
+use super::{Networks, at_once, event, exchange, message, pair, receive, sent};
 use crate::{Link, LinkError, LinkEvent, MAX_PAYLOAD, Message, Network, Peer, Tag};
 
 /// Messages that are submitted and not sent yet, of one sender.
@@ -12,7 +12,7 @@ const AHEAD: usize = 16;
 
 /// Each worker asks for links to those behind it whose distance is a power of two, as sparse methods have them: one comes about for each
 /// of these pairs, and leads to whom it says.
-pub(super) async fn workers<N: Network + 'static>(networks: Vec<N>) {
+pub(super) async fn workers(networks: Networks) {
     let workers = networks.len() as u32;
     let distances = (0..).map(|power| 1 << power).take_while(move |distance| *distance < workers);
     let tasks = networks.into_iter().zip(0..).map(|(mut network, us)| {
@@ -51,7 +51,7 @@ pub(super) async fn workers<N: Network + 'static>(networks: Vec<N>) {
 }
 
 /// One byte, some, more than a message has, and as many as there are.
-pub(super) async fn bytes<N: Network + 'static>(mut networks: Vec<N>, most: u64) {
+pub(super) async fn bytes(mut networks: Networks, most: u64) {
     let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
     let all = message(1, 2, 2 * MAX_PAYLOAD).payload;
     for (number, total) in [1, 4096, MAX_PAYLOAD as u64 + 1, most].into_iter().enumerate() {
