@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::tcp::{self, JoinConfig, JoinError};
+use crate::tcp::{self, JoinConfig, JoinError, Joining};
 use crate::{Network, Sockets, VerbsDevice};
 
 mod auto;
@@ -207,20 +207,23 @@ fn variable<T: FromStr<Err = &'static str>>(
 ///
 /// # Errors
 /// Those of the rendezvous, a network that this build has not or this host cannot use, and options that do not fit it.
-pub async fn join(mut config: JoinConfig) -> Result<Box<dyn Network>, JoinError> {
-    let (transport, _) = config.choice.resolve(config.is_plain);
-    config.choice.check(transport)?;
-    match transport {
-        Transport::Tcp => Ok(Box::new(tcp::join(config).await?)),
-        #[cfg(feature = "quic")]
-        Transport::Quic => Ok(Box::new(crate::quic::join(config).await?)),
-        #[cfg(not(feature = "quic"))]
-        Transport::Quic => Err(JoinError::NotBuilt { transport }),
-        #[cfg(all(feature = "verbs", target_os = "linux"))]
-        Transport::Verbs => Ok(Box::new(crate::verbs::join(config).await?)),
-        #[cfg(not(all(feature = "verbs", target_os = "linux")))]
-        Transport::Verbs => Err(JoinError::NotBuilt { transport }),
-    }
+pub fn join(mut config: JoinConfig) -> Joining<Box<dyn Network>> {
+    Box::pin(async move {
+        let (transport, _) = config.choice.resolve(config.is_plain);
+        config.choice.check(transport)?;
+        let network: Box<dyn Network> = match transport {
+            Transport::Tcp => Box::new(tcp::join(config).await?),
+            #[cfg(feature = "quic")]
+            Transport::Quic => Box::new(crate::quic::join(config).await?),
+            #[cfg(not(feature = "quic"))]
+            Transport::Quic => return Err(JoinError::NotBuilt { transport }),
+            #[cfg(all(feature = "verbs", target_os = "linux"))]
+            Transport::Verbs => Box::new(crate::verbs::join(config).await?),
+            #[cfg(not(all(feature = "verbs", target_os = "linux")))]
+            Transport::Verbs => return Err(JoinError::NotBuilt { transport }),
+        };
+        Ok(network)
+    })
 }
 
 #[cfg(test)]

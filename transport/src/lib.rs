@@ -37,7 +37,7 @@ pub use lease::Lease;
 pub use network::{Counters, LinkEvent, Network, Traffic};
 pub use secret::{Secret, SecretError};
 pub use sockets::Sockets;
-pub use tcp::{JoinConfig, JoinError};
+pub use tcp::{JoinConfig, JoinError, Joining};
 
 /// One worker as the network knows it. A peer keeps its number for as long as it lives;
 /// ranks, which a schedule uses, are given out anew for each membership epoch. It is shown as the rank that it was

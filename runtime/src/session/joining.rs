@@ -2,13 +2,12 @@
 
 use std::cell::RefCell;
 use std::panic;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, Once, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use gleaner_transport::{JoinError, Network, memory};
+use gleaner_transport::{JoinError, Joining, Network, memory};
 
 use super::{Inner, Job, Session};
 use crate::compute::{self, Compute};
@@ -24,9 +23,6 @@ use crate::server::Server;
 use crate::tag::SERVED;
 use crate::timeline::Recorder;
 use crate::worker::Worker;
-
-/// A network that is being joined.
-type Joining = Pin<Box<dyn Future<Output = Result<Box<dyn Network>, JoinError>> + Send>>;
 
 impl Session {
     /// Joins the job that the environment describes: as started by `gleaner launch`, torchrun, Slurm or Open MPI.
@@ -99,7 +95,11 @@ impl Session {
     }
 
     /// The same of a network of any type, compiled once and not for every type.
-    fn over_boxed(network: Joining, timeout: Duration, roles: Roles) -> Result<Self, Error> {
+    fn over_boxed(
+        network: Joining<Box<dyn Network>>,
+        timeout: Duration,
+        roles: Roles,
+    ) -> Result<Self, Error> {
         keep_memory();
         note_panics();
         let (mailbox, commands, bell) = mailbox();

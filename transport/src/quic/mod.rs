@@ -70,7 +70,7 @@ mod tests;
 pub use network::QuicNetwork;
 
 use crate::tcp::upgraded::Upgraded;
-use crate::tcp::{self, JoinConfig, JoinError};
+use crate::tcp::{self, JoinConfig, JoinError, Joining};
 use crate::{Congestion, LinkError, Network, Peer, Tag, Transport};
 use closing::Closing;
 use driver::Driver;
@@ -100,24 +100,26 @@ const LONGEST: u16 = 9000 - 40 - 8;
 /// # Errors
 /// What [`tcp::join`] says; links that were asked to be plain, or to have several sockets; and no way for datagrams between a worker and
 /// rank 0, which is sent to all.
-pub async fn join(config: JoinConfig) -> Result<QuicNetwork, JoinError> {
-    let transport = Transport::Quic;
-    config.choice.check(transport)?;
-    if config.is_plain {
-        return Err(JoinError::Sealed { transport });
-    }
-    let linger = (config.timeout / 8).min(Duration::from_secs(2));
-    let driver = Arc::new(Driver::start(linger).map_err(setup(config.peer, "start its thread"))?);
-    // It ends if this is dropped.
-    let mut beginning = JoinSet::new();
-    beginning.spawn_on(begin(config, Arc::downgrade(&driver)), driver.handle());
-    match beginning.join_next().await {
-        Some(Ok(begun)) => begun,
-        ended => Err(match ended.and_then(crate::tcp::cause::panicked) {
-            Some(reason) => JoinError::Panicked { reason },
-            None => JoinError::ListenerClosed,
-        }),
-    }
+pub fn join(config: JoinConfig) -> Joining<QuicNetwork> {
+    Box::pin(async move {
+        let transport = Transport::Quic;
+        config.choice.check(transport)?;
+        if config.is_plain {
+            return Err(JoinError::Sealed { transport });
+        }
+        let linger = (config.timeout / 8).min(Duration::from_secs(2));
+        let driver = Arc::new(Driver::start(linger).map_err(setup(config.peer, "start its thread"))?);
+        // It ends if this is dropped.
+        let mut beginning = JoinSet::new();
+        beginning.spawn_on(begin(config, Arc::downgrade(&driver)), driver.handle());
+        match beginning.join_next().await {
+            Some(Ok(begun)) => begun,
+            ended => Err(match ended.and_then(crate::tcp::cause::panicked) {
+                Some(reason) => JoinError::Panicked { reason },
+                None => JoinError::ListenerClosed,
+            }),
+        }
+    })
 }
 
 /// What [`join`] does on the thread of QUIC.

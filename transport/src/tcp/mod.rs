@@ -60,6 +60,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -132,13 +133,16 @@ pub struct JoinConfig {
     pub listener: Option<std::net::TcpListener>,
 }
 
+/// A network that is being joined. It is boxed, so that what joining takes is compiled here once, and not wherever it is awaited.
+pub type Joining<N> = Pin<Box<dyn Future<Output = Result<N, JoinError>> + Send>>;
+
 /// Takes part in a job over TCP, whatever the [choice](JoinConfig::choice) says: returns when all workers have come, or says why they
 /// did not.
 ///
 /// # Errors
 /// Workers that do not come, or differ; an address that cannot be listened at or reached.
-pub async fn join(config: JoinConfig) -> Result<TcpNetwork, JoinError> {
-    meet(config, Transport::Tcp).await
+pub fn join(config: JoinConfig) -> Joining<TcpNetwork> {
+    Box::pin(meet(config, Transport::Tcp))
 }
 
 /// The same for a job whose links that transport carries.

@@ -44,7 +44,7 @@ mod sys;
 pub use error::VerbsError;
 pub use network::VerbsNetwork;
 
-use crate::tcp::{self, JoinConfig, JoinError};
+use crate::tcp::{self, JoinConfig, Joining};
 use crate::{MAX_PAYLOAD, Transport, VerbsDevice};
 use device::Device;
 use end::End;
@@ -94,10 +94,12 @@ fn open(device: Option<&VerbsDevice>, is_plain: bool) -> Result<Arc<Device>, Ver
 ///
 /// # Errors
 /// What verbs lack here, and what [`tcp::join`] says.
-pub async fn join(config: JoinConfig) -> Result<VerbsNetwork, JoinError> {
-    config.choice.check(Transport::Verbs)?;
-    let device = open(config.choice.device.as_ref(), config.is_plain)?;
-    let timeout = config.timeout;
-    let inner = tcp::meet(config, Transport::Verbs).await?;
-    Ok(VerbsNetwork::start(inner, device, timeout))
+pub fn join(config: JoinConfig) -> Joining<VerbsNetwork> {
+    Box::pin(async move {
+        config.choice.check(Transport::Verbs)?;
+        let device = open(config.choice.device.as_ref(), config.is_plain)?;
+        let timeout = config.timeout;
+        let inner = tcp::meet(config, Transport::Verbs).await?;
+        Ok(VerbsNetwork::start(inner, device, timeout))
+    })
 }
