@@ -34,7 +34,7 @@ train() {
 # Waits until all machines are here: one job's end takes a while to reach all.
 barrier() {
     next
-    GLEANER_TIMEOUT=90s GLEANER_TRANSPORT=tcp gleaner bench --params 1000 --method ring --steps 1 --warmup 0 >/dev/null
+    GLEANER_TIMEOUT=300s GLEANER_TRANSPORT=tcp gleaner bench --params 1000 --method ring --steps 1 --warmup 0 >/dev/null
 }
 
 # What is to happen to packets of RDMA that come in, while TCP passes.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::qemu::arguments;
-use super::supervise::supervise;
+use super::supervise::{SILENCE, supervise};
 use super::{Ended, Machine, MachineError, program, quote, script};
 
 /// The scripts of the machine: what fetches its parts, and its first and second steps.
@@ -48,8 +48,15 @@ pub fn run(machine: &Machine, progress: impl Fn(Option<&str>)) -> Result<Ended, 
 
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(MachineError::Talk)?;
-    let ended =
-        runtime.block_on(supervise(command, machine.timeout, machine.verbose, place, &end, &progress));
+    let ended = runtime.block_on(supervise(
+        command,
+        machine.timeout,
+        machine.verbose,
+        SILENCE,
+        place,
+        &end,
+        &progress,
+    ));
     // Output that is not read must not hold up the end.
     runtime.shutdown_background();
     ended

@@ -113,8 +113,11 @@ pub enum MachineError {
         "the machine ended before the command did; try other --memory and --cpus, or --verbose. The last lines of its console:\n{0}"
     )]
     Died(String),
-    /// The machine takes too long to start.
-    #[error("the machine did not start within {0:?}; is this one busy? The last lines of its console:\n{1}")]
+    /// The machine hangs as it starts, and did so whenever it was started.
+    #[error(
+        "the machine printed nothing for {0:?} before it had started, and was started again to no avail; is this one busy? \
+         The last lines of its console:\n{1}"
+    )]
     Stuck(Duration, String),
     /// The command takes too long.
     #[error("the command ran longer than {0:?} and was ended")]

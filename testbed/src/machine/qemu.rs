@@ -23,9 +23,9 @@ pub(super) fn arguments(machine: &Machine, share: &Path, cache: &Path, place: &P
     add(&[text("-kernel"), cache.join("linux").as_os_str()]);
     add(&[text("-initrd"), cache.join("files").as_os_str()]);
     // A panic ends the machine. The check of the timer can fail when the emulation is slow.
-    let level = if machine.verbose { "loglevel=7" } else { "quiet loglevel=3" };
-    let kernel = format!("console=ttyS0 panic=-1 no_timer_check mitigations=off {level}");
-    add(&["-append", &kernel, "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]
+    // What the kernel says is shown when the machine hangs.
+    let kernel = "console=ttyS0 panic=-1 no_timer_check mitigations=off loglevel=7";
+    add(&["-append", kernel, "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]
         .map(text));
     add(&["-device", "virtio-serial-pci"].map(text));
     for port in PORTS {

@@ -1,9 +1,10 @@
 //! What goes on while the machine runs: its output is passed on, its console remembered, and signals are heeded.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use gleaner_runtime::report::say;
@@ -12,19 +13,22 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWrite
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::qemu::PORTS;
 use super::{Ended, MachineError};
 
-/// How long the machine may take to start: many times what it takes on two busy cores.
-const START: Duration = Duration::from_secs(300);
+/// How long a machine that starts may print nothing: many times the longest pause on two busy cores.
+pub(super) const SILENCE: Duration = Duration::from_secs(60);
+/// How often it is started. Emulated processors hang now and then, seen once in about a thousand starts.
+const STARTS: u32 = 3;
 /// How many of the last lines of the console are shown when something went wrong.
 const SHOWN: usize = 15;
 /// How many are remembered, since a panic says why before it says where.
 const REMEMBERED: usize = 200;
 
-/// Starts qemu, and ends it when the command has ended or something else happens.
+/// Starts qemu, and ends it when the command has ended or something else happens. A machine that prints nothing for `silence` before the
+/// command runs hangs, and is started again.
 ///
 /// `place` is where the sockets are to be; it is removed as soon as the machine has started. `end` are the bytes that end
 /// each output.
@@ -32,6 +36,7 @@ pub(super) async fn supervise(
     mut qemu: Command,
     limit: Option<Duration>,
     verbose: bool,
+    silence: Duration,
     place: TempDir,
     end: &str,
     progress: &dyn Fn(Option<&str>),
@@ -42,43 +47,45 @@ pub(super) async fn supervise(
     };
     let [out, err, status] = PORTS.map(bind);
     let ports = [out?, err?, status?];
-    let interrupted = interrupts()?;
-    let mut child = qemu.spawn().map_err(|e| MachineError::Program("qemu-system-x86_64", e))?;
-    let console = Console { lines: RefCell::default(), errors: RefCell::default(), verbose };
-    let ended = tokio::select! {
-        ended = converse(ports, place, limit, end, &console, progress) => ended,
-        error = interrupted => Err(error),
-        () = console.listen(&mut child) => Err(MachineError::Died(console.tail())),
-    };
-    // An error here means that it has ended already.
-    let _ = child.kill().await;
-    ended
+    let mut interrupted = pin!(interrupts()?);
+    let mut place = Some(place);
+    let called = Instant::now();
+    for start in 1.. {
+        let mut child = qemu.spawn().map_err(|e| MachineError::Program("qemu-system-x86_64", e))?;
+        let console = Console::new(verbose);
+        let conversation = async {
+            let (out, err, status) = console.start(&ports, silence).await?;
+            drop(place.take());
+            progress(None);
+            let ready = Instant::now();
+            let exit_code = converse(out, err, status, limit, end).await?;
+            Ok(Ended { exit_code, started_in: ready - called, ran_for: ready.elapsed() })
+        };
+        let ended = tokio::select! {
+            ended = conversation => ended,
+            error = &mut interrupted => Err(error),
+            () = console.listen(&mut child) => Err(MachineError::Died(console.tail())),
+        };
+        // An error here means that it has ended already.
+        let _ = child.kill().await;
+        match ended {
+            Err(MachineError::Stuck(..)) if start < STARTS => {
+                progress(Some("starting the machine again, since it hung as it started"));
+            }
+            ended => return ended,
+        }
+    }
+    unreachable!("the last start is returned")
 }
 
-/// Passes on the output until the command has ended.
+/// Passes on the output until the command has ended, and gives its exit code.
 async fn converse(
-    ports: [UnixListener; 3],
-    place: TempDir,
+    out: UnixStream,
+    err: UnixStream,
+    mut status: BufReader<UnixStream>,
     limit: Option<Duration>,
     end: &str,
-    console: &Console,
-    progress: &dyn Fn(Option<&str>),
-) -> Result<Ended, MachineError> {
-    let called = Instant::now();
-    let start = async {
-        let [out, err, status] = &ports;
-        let (out, err, status) = tokio::try_join!(out.accept(), err.accept(), status.accept())?;
-        let mut status = BufReader::new(status.0);
-        next_line(&mut status).await?;
-        Ok((out.0, err.0, status))
-    };
-    let (out, err, mut status) = match timeout(START, start).await {
-        Ok(started) => started.map_err(MachineError::Talk)?,
-        Err(_) => return Err(MachineError::Stuck(START, console.tail())),
-    };
-    drop(place);
-    progress(None);
-    let ready = Instant::now();
+) -> Result<u8, MachineError> {
     let all = async {
         let code = async { next_line(&mut status).await.map_err(MachineError::Talk) };
         let (out, err) = (pass(out, tokio::io::stdout(), end), pass(err, tokio::io::stderr(), end));
@@ -89,8 +96,7 @@ async fn converse(
         None => all.await?,
     };
     let unclear = || MachineError::Talk(io::Error::other(format!("expected an exit code, found '{code}'")));
-    let exit_code = code.parse().map_err(|_| unclear())?;
-    Ok(Ended { exit_code, started_in: ready - called, ran_for: ready.elapsed() })
+    code.parse().map_err(|_| unclear())
 }
 
 /// The next line of the status. A machine that is gone says nothing more; then its death is noticed elsewhere.
@@ -135,10 +141,45 @@ struct Console {
     /// The kernel's lines, and qemu's own: which of two streams is read first says nothing.
     lines: RefCell<VecDeque<String>>,
     errors: RefCell<VecDeque<String>>,
+    /// When the last line came.
+    heard: Cell<Instant>,
     verbose: bool,
 }
 
 impl Console {
+    fn new(verbose: bool) -> Self {
+        Self {
+            lines: RefCell::default(),
+            errors: RefCell::default(),
+            heard: Cell::new(Instant::now()),
+            verbose,
+        }
+    }
+
+    /// Waits until the command runs, and gives its output, its errors and its status.
+    async fn start(
+        &self,
+        ports: &[UnixListener; 3],
+        silence: Duration,
+    ) -> Result<(UnixStream, UnixStream, BufReader<UnixStream>), MachineError> {
+        let start = async {
+            let [out, err, status] = ports;
+            let (out, err, status) = tokio::try_join!(out.accept(), err.accept(), status.accept())?;
+            let mut status = BufReader::new(status.0);
+            next_line(&mut status).await?;
+            Ok((out.0, err.0, status))
+        };
+        let silent = async {
+            while let Some(rest) = silence.checked_sub(self.heard.get().elapsed()) {
+                sleep(rest).await;
+            }
+        };
+        tokio::select! {
+            started = start => started.map_err(MachineError::Talk),
+            () = silent => Err(MachineError::Stuck(silence, self.tail())),
+        }
+    }
+
     /// Reads until qemu has ended.
     async fn listen(&self, qemu: &mut Child) {
         let (out, err) = (qemu.stdout.take(), qemu.stderr.take());
@@ -155,6 +196,7 @@ impl Console {
             if self.verbose {
                 say(&line);
             }
+            self.heard.set(Instant::now());
             let mut lines = into.borrow_mut();
             lines.push_back(line);
             if lines.len() > REMEMBERED {
@@ -207,9 +249,28 @@ mod tests {
         status: &'static str,
         limit: Option<Duration>,
     ) -> Result<Ended, MachineError> {
+        started(&format!("touch \"$PLACE/up\"; {script}"), status, limit, SILENCE)
+    }
+
+    /// The same, but the machine is there once the shell has made the file `up`, if it ever does.
+    fn started(
+        script: &str,
+        status: &'static str,
+        limit: Option<Duration>,
+        silence: Duration,
+    ) -> Result<Ended, MachineError> {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().to_owned();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).env("PLACE", &path);
+        shell.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
         let machine = std::thread::spawn(move || {
+            while !path.join("up").exists() {
+                if !path.exists() {
+                    return None;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
             let connect = |port| {
                 let asked = Instant::now();
                 loop {
@@ -224,11 +285,9 @@ mod tests {
             for (socket, bytes) in sockets.iter_mut().zip([END, END, status]) {
                 std::io::Write::write_all(socket, bytes.as_bytes()).unwrap();
             }
-            sockets
+            Some(sockets)
         });
-        let mut shell = Command::new("sh");
-        shell.args(["-c", script]).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-        let ended = block_on(supervise(shell, limit, false, place, END, &|_| ()));
+        let ended = block_on(supervise(shell, limit, false, silence, place, END, &|_| ()));
         drop(machine.join().unwrap());
         ended
     }
@@ -240,6 +299,20 @@ mod tests {
         }
         let error = supervised("exec sleep 60", "ready\nseven\n", None).unwrap_err();
         assert!(matches!(&error, MachineError::Talk(_)) && error.to_string().contains("seven"), "{error}");
+    }
+
+    /// What it prints puts off the end of the silence.
+    #[test]
+    fn a_machine_that_hangs_as_it_starts_is_started_again() {
+        let silence = Duration::from_millis(500);
+        let third = "echo >>$PLACE/starts; [ $(wc -l <$PLACE/starts) = 3 ] || exec sleep 60; \
+                     for i in 1 2 3; do echo $i; sleep 0.3; done; touch $PLACE/up; exec sleep 60";
+        assert_eq!(started(third, "ready\n7\n", None, silence).unwrap().exit_code, 7);
+        let error = started("echo 'at CPU 1'; exec sleep 60", "", None, silence).unwrap_err();
+        assert!(
+            matches!(&error, MachineError::Stuck(after, tail) if *after == silence && tail == "at CPU 1"),
+            "{error}"
+        );
     }
 
     #[test]
