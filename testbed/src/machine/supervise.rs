@@ -20,7 +20,7 @@ use super::{Ended, MachineError};
 
 /// How long a machine that starts may print nothing: many times the longest pause on two busy cores.
 pub(super) const SILENCE: Duration = Duration::from_secs(60);
-/// How often it is started. Emulated processors hang now and then, seen once in about a thousand starts.
+/// How often it is started, since emulated processors have been seen to hang.
 const STARTS: u32 = 3;
 /// How many of the last lines of the console are shown when something went wrong.
 const SHOWN: usize = 15;
@@ -50,7 +50,9 @@ pub(super) async fn supervise(
     let mut interrupted = pin!(interrupts()?);
     let mut place = Some(place);
     let called = Instant::now();
-    for start in 1.. {
+    let mut starts = 0;
+    loop {
+        starts += 1;
         let mut child = qemu.spawn().map_err(|e| MachineError::Program("qemu-system-x86_64", e))?;
         let console = Console::new(verbose);
         let conversation = async {
@@ -69,13 +71,12 @@ pub(super) async fn supervise(
         // An error here means that it has ended already.
         let _ = child.kill().await;
         match ended {
-            Err(MachineError::Stuck(..)) if start < STARTS => {
-                progress(Some("starting the machine again, since it hung as it started"));
-            }
+            Err(MachineError::Stuck(_, tail)) if starts < STARTS => say(format_args!(
+                "gleaner testbed vm: the machine printed nothing for {silence:?} as it started, and is started again. The last lines of its console:\n{tail}"
+            )),
             ended => return ended,
         }
     }
-    unreachable!("the last start is returned")
 }
 
 /// Passes on the output until the command has ended, and gives its exit code.
