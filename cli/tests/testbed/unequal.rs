@@ -29,7 +29,7 @@ fn bound(network: &Network, slow: Option<&str>, servers: &str) -> f64 {
     summary["background_bound"].as_f64().unwrap_or_else(|| panic!("no bound: {summary}"))
 }
 
-/// 3.3 MB in 240 ms, of which a busy machine makes little more: over a ring of links of 500 Mbit/s all of it, up to the cap; over one of 50 Mbit/s about a quarter. Of three workers at a server
+/// 3.3 MB in 240 ms, which a busy machine lengthens little: over a ring of links of 500 Mbit/s all of it, up to the cap; over one of 50 Mbit/s about a quarter. Of three workers at a server
 /// that has to take and give it three times, about six tenths; by the link of the slow worker, a fifth.
 #[test]
 fn the_slowest_link_bounds_the_background() {

@@ -113,10 +113,9 @@ pub enum MachineError {
         "the machine ended before the command did; try other --memory and --cpus, or --verbose. The last lines of its console:\n{0}"
     )]
     Died(String),
-    /// The machine hangs as it starts, and did so whenever it was started.
+    /// The machine takes too long to start, or prints nothing meanwhile.
     #[error(
-        "the machine printed nothing for {0:?} before it had started, and was started again to no avail; is this one busy? \
-         The last lines of its console:\n{1}"
+        "the machine had not started after {0:.0?}, however often it was started; is this one busy? The last lines of its console:\n{1}"
     )]
     Stuck(Duration, String),
     /// The command takes too long.
