@@ -5,6 +5,7 @@ a job, or uses several threads, in the process of the tests itself.
 """
 
 import importlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -64,15 +65,18 @@ class Ended(NamedTuple):
         return json.loads(self.out.strip().splitlines()[-1])
 
 
+_PORTS = itertools.count()
+
+
 def two_ports() -> int:
-    """A free port whose successor is free, too: torchrun's and Gleaner's."""
+    """A free port whose successor is free, too: torchrun's and Gleaner's. Below the ephemeral ones, which outgoing connections take."""
     while True:
+        port = 10_000 + (97 * os.getpid() + 2 * next(_PORTS)) % 20_000
         with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
             try:
+                first.bind(("127.0.0.1", port))
                 second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
+            except OSError:
                 continue
             return port
 

@@ -1,10 +1,11 @@
-//! The Python package, with the native half that cargo has just built: its tests, under a Python of this machine. Those of PyTorch
-//! or NumPy say SKIPPED where it has none.
+//! The Python package, with the native half that cargo has just built: its tests, file by file, under a Python of this machine.
+//! Those of PyTorch or NumPy say SKIPPED where it has none.
 
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 use std::{env, fs, io};
 
 fn here() -> &'static Path {
@@ -49,24 +50,37 @@ fn copy(from: &Path, into: &Path) -> io::Result<()> {
     Ok(())
 }
 
-#[test]
-fn tests_in_python() {
-    let Some(python) = python() else {
+/// The package as it is installed, once for all tests.
+fn package() -> Option<&'static (PathBuf, PathBuf)> {
+    static PACKAGE: LazyLock<Option<(PathBuf, PathBuf)>> = LazyLock::new(|| {
+        let python = python()?;
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package");
+        let package = folder.join("gleaner");
+        if folder.exists() {
+            fs::remove_dir_all(&folder).unwrap();
+        }
+        copy(&here().join("python/gleaner"), &package).unwrap();
+        fs::copy(built().join("lib_native.so"), package.join("_native.abi3.so")).unwrap();
+        Some((python, folder))
+    });
+    PACKAGE.as_ref()
+}
+
+/// Runs the tests of one file.
+fn run(file: &str) {
+    let Some((python, folder)) = package() else {
         gleaner_skips::skip("python", "there is no Python of 3.10 or later");
         return;
     };
-    let folder = tempfile::tempdir().unwrap();
-    let package = folder.path().join("gleaner");
-    copy(&here().join("python/gleaner"), &package).unwrap();
-    fs::copy(built().join("lib_native.so"), package.join("_native.abi3.so")).unwrap();
     let paths = env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect::<Vec<_>>();
     let commands = built().parent().unwrap().to_owned();
     let path = env::join_paths([commands].into_iter().chain(paths)).unwrap();
-    let mut command = Command::new(&python);
+    let mut command = Command::new(python);
     command
         .args(["-W", "ignore", "-m", "unittest", "discover", "--verbose", "--start-directory"])
         .arg(here().join("tests"))
-        .env("PYTHONPATH", folder.path())
+        .args(["--pattern", &format!("test_{file}.py")])
+        .env("PYTHONPATH", folder)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("PATH", path);
     let output = command.output().unwrap();
@@ -76,4 +90,27 @@ fn tests_in_python() {
         gleaner_skips::skip("python-packages", why.trim_end_matches(['\'', '"']));
     }
     assert!(output.status.success(), "{}", output.status);
+    assert!(!said.contains("Ran 0 tests"), "test_{file}.py has no test");
 }
+
+/// A test for each file of tests in Python.
+macro_rules! files {
+    ($($file:ident)*) => {
+        $(#[test]
+        fn $file() {
+            run(stringify!($file));
+        })*
+
+        #[test]
+        fn every_file_is_listed() {
+            let names = fs::read_dir(here().join("tests")).unwrap().map(|entry| entry.unwrap().file_name());
+            let names = names.map(|name| name.into_string().unwrap());
+            let file = |name: String| Some(name.strip_prefix("test_")?.strip_suffix(".py")?.to_owned());
+            let mut found: Vec<String> = names.filter_map(file).collect();
+            found.sort();
+            assert_eq!(found, [$(stringify!($file)),*]);
+        }
+    };
+}
+
+files! { backend bad_input cuda ddp examples hook numpy pages sgd starting synchronizer }

@@ -7,6 +7,8 @@ import subprocess
 import tempfile
 import time
 
+import jobs
+
 _PROGRAMS = ("srun", "sinfo", "slurmctld", "slurmd", "munged")
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
@@ -20,12 +22,6 @@ def _missing():
 
 #: Why there can be none, or nothing.
 MISSING = _missing()
-
-
-def _port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 class Cluster:
@@ -44,7 +40,7 @@ class Cluster:
         host = socket.gethostname().split(".")[0]
         lines = [
             "ClusterName=test", "SlurmctldHost=localhost(127.0.0.1)", "SlurmUser=root", "SlurmdUser=root", "AuthType=auth/munge",
-            f"AuthInfo=socket={at('munge.socket')}", "CredType=cred/munge", f"SlurmctldPort={_port()}", f"SlurmdPort={_port()}",
+            f"AuthInfo=socket={at('munge.socket')}", "CredType=cred/munge", f"SlurmctldPort={jobs.two_ports()}", f"SlurmdPort={jobs.two_ports()}",
             f"SlurmctldPidFile={at('ctld.pid')}", f"SlurmdPidFile={at('d.pid')}", f"StateSaveLocation={at('state')}",
             f"SlurmdSpoolDir={at('spool')}", "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "SchedulerType=sched/builtin",
             "SelectType=select/cons_tres", "SelectTypeParameters=CR_CPU", "ReturnToService=2", "JobAcctGatherType=jobacct_gather/none",

@@ -30,6 +30,8 @@ class Examples(unittest.TestCase):
 
     def runs(self, *command):
         environment = {**jobs.clean(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        # The usual port of torchrun is the same for all jobs.
+        environment["PET_MASTER_PORT"] = str(jobs.two_ports())
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=2 * jobs.TIMEOUT)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

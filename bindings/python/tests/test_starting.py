@@ -83,7 +83,8 @@ class Starting(unittest.TestCase):
 
     def torchrun(self, script, *arguments, options=(), **env):
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", *options, script, *arguments]
-        environment = {**jobs.clean(), "OMP_NUM_THREADS": "1", **env}
+        # Its usual port is the same for all jobs.
+        environment = {**jobs.clean(), "OMP_NUM_THREADS": "1", "PET_MASTER_PORT": str(jobs.two_ports()), **env}
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def assert_sums(self, done, workers):

@@ -1,6 +1,7 @@
 //! Starting a job of several workers in one process.
 
 use std::net::TcpListener;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use gleaner_runtime::{Config, Roles, Session};
@@ -33,12 +34,21 @@ pub fn run_as<T: Send>(
     roles: Roles,
     worker: impl Fn(Session) -> T + Sync,
 ) -> Vec<T> {
-    let worker = &worker;
+    let returned: Vec<Mutex<Option<T>>> = (0..workers).map(|_| Mutex::default()).collect();
+    on_each(over, workers, roles, &|rank, session| {
+        let value = worker(session);
+        *returned[rank].lock().unwrap() = Some(value);
+    });
+    returned.into_iter().map(|value| value.into_inner().unwrap().unwrap()).collect()
+}
+
+/// Runs the same on every rank. Not generic, so that it is compiled once and not for the closure of every test.
+fn on_each(over: Over, workers: u32, roles: Roles, worker: &(dyn Fn(usize, Session) + Sync)) {
     std::thread::scope(|scope| {
-        let spawned = |join: Join| scope.spawn(move || worker(join()));
-        let threads: Vec<_> = ranks(over, workers, roles).into_iter().map(spawned).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
+        let spawned = |(rank, join): (usize, Join)| scope.spawn(move || worker(rank, join()));
+        let threads: Vec<_> = ranks(over, workers, roles).into_iter().enumerate().map(spawned).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
 }
 
 /// Joins as one rank.

@@ -89,7 +89,7 @@ fn fetch(cache: &Path, progress: &dyn Fn(&str)) -> Result<(), MachineError> {
         script.hash(&mut hasher);
         put(&scripts.path().join(name), script.as_bytes())?;
     }
-    let failed = |e| MachineError::Program("/bin/sh", e);
+    let failed = |e| MachineError::Program { program: "/bin/sh", error: e };
     let errors = scripts.path().join("errors");
     let file = fs::File::create(&errors).map_err(|e| MachineError::file(&errors, e))?;
     let mut shell = Command::new("/bin/sh");

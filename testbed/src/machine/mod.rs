@@ -79,15 +79,27 @@ pub enum MachineError {
         "this machine has no x86-64 processor; the emulated machine has one and runs this machine's programs"
     )]
     Processor,
-    /// A program that is needed is not in the PATH, and the package that has it.
-    #[error("expected the program {0} in the PATH, found none; install it with: apt-get install {1}")]
-    Missing(&'static str, &'static str),
+    /// A program that is needed is not in the PATH.
+    #[error(
+        "expected the program {program} in the PATH, found none; install it with: apt-get install {package}"
+    )]
+    Missing {
+        /// Its name.
+        program: &'static str,
+        /// The package that has it.
+        package: &'static str,
+    },
     /// No place for the cache.
     #[error("neither XDG_CACHE_HOME nor HOME names a folder; set one, since the kernel is kept there")]
     NoCache,
     /// A program cannot be started.
-    #[error("cannot run {0}: {1}")]
-    Program(&'static str, io::Error),
+    #[error("cannot run {program}: {error}")]
+    Program {
+        /// Its name.
+        program: &'static str,
+        /// Why not.
+        error: io::Error,
+    },
     /// The kernel and the programs cannot be fetched.
     #[error(
         "the kernel, a Debian package, cannot be fetched by apt-get; is this a Debian with a package server within reach? \
@@ -95,8 +107,13 @@ pub enum MachineError {
     )]
     Fetch(String),
     /// A file or folder of this machine.
-    #[error("cannot use {0}: {1}")]
-    File(PathBuf, io::Error),
+    #[error("cannot use {path}: {error}")]
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
     /// The shared folder is the root, or not a folder.
     #[error(
         "cannot share {0}; expected a folder below /, which the command may write; name another one with --share"
@@ -115,9 +132,14 @@ pub enum MachineError {
     Died(String),
     /// The machine takes too long to start, or prints nothing meanwhile.
     #[error(
-        "the machine had not started after {0:.0?}, however often it was started; is this one busy? The last lines of its console:\n{1}"
+        "the machine had not started after {after:.0?}, however often it was started; is this one busy? The last lines of its console:\n{console}"
     )]
-    Stuck(Duration, String),
+    Stuck {
+        /// How long that was waited for.
+        after: Duration,
+        /// The last lines of its console.
+        console: String,
+    },
     /// The command takes too long.
     #[error("the command ran longer than {0:?} and was ended")]
     TimedOut(Duration),
@@ -128,7 +150,7 @@ pub enum MachineError {
 
 impl MachineError {
     fn file(path: &Path, error: io::Error) -> Self {
-        Self::File(path.into(), error)
+        Self::File { path: path.into(), error }
     }
 
     /// The exit code for a shell: 124 after a time-out, as `timeout` has it, 128 + n after signal n, 141 if
@@ -147,7 +169,7 @@ impl MachineError {
 fn program(program: &'static str, package: &'static str) -> Result<PathBuf, MachineError> {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
-    found.ok_or(MachineError::Missing(program, package))
+    found.ok_or(MachineError::Missing { program, package })
 }
 
 /// A script that runs the command in its folder, with the environment of this process.

@@ -55,7 +55,8 @@ pub(super) async fn supervise(
     let mut starts = 0;
     loop {
         starts += 1;
-        let mut child = qemu.spawn().map_err(|e| MachineError::Program("qemu-system-x86_64", e))?;
+        let mut child =
+            qemu.spawn().map_err(|e| MachineError::Program { program: "qemu-system-x86_64", error: e })?;
         let console = Console::new(verbose);
         let conversation = async {
             let (out, err, status) = console.start(&ports, silence, called + START).await?;
@@ -73,7 +74,7 @@ pub(super) async fn supervise(
         // An error here means that it has ended already.
         let _ = child.kill().await;
         match ended {
-            Err(MachineError::Stuck(_, tail)) if starts < STARTS && called.elapsed() < START => {
+            Err(MachineError::Stuck { console: tail, .. }) if starts < STARTS && called.elapsed() < START => {
                 say(format_args!(
                     "gleaner testbed vm: the machine printed nothing for {silence:?} as it started, and is started again. The last lines of its console:\n{tail}"
                 ))
@@ -188,7 +189,7 @@ impl Console {
         };
         tokio::select! {
             started = start => started.map_err(MachineError::Talk),
-            () = silent => Err(MachineError::Stuck(begun.elapsed(), self.tail())),
+            () = silent => Err(MachineError::Stuck { after: begun.elapsed(), console: self.tail() }),
         }
     }
 
@@ -322,7 +323,7 @@ mod tests {
         assert_eq!(started(third, "ready\n7\n", None, silence).unwrap().exit_code, 7);
         let error = started("echo 'at CPU 1'; exec sleep 60", "", None, silence).unwrap_err();
         assert!(
-            matches!(&error, MachineError::Stuck(after, tail) if *after >= silence && tail == "at CPU 1"),
+            matches!(&error, MachineError::Stuck { after, console } if *after >= silence && console == "at CPU 1"),
             "{error}"
         );
     }
@@ -345,7 +346,7 @@ mod tests {
                 () = prints => unreachable!(),
             }
         });
-        assert!(matches!(&error, MachineError::Stuck(after, _) if after.as_millis() >= 300), "{error}");
+        assert!(matches!(&error, MachineError::Stuck { after, .. } if after.as_millis() >= 300), "{error}");
     }
 
     #[test]
