@@ -61,52 +61,45 @@ fn boxed<N: Network + 'static>(networks: Vec<N>) -> Networks {
 /// Makes networks for that many workers.
 type Make<'a> = dyn Fn(u32) -> Pin<Box<dyn Future<Output = Networks> + 'a>> + 'a;
 
+/// What is tested of some networks, in a task of its own.
+type Requirement = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Every requirement, and among how many workers it is tested. A static, so that it is compiled here and not where it is awaited.
+static REQUIREMENTS: [(&str, u32, fn(Networks) -> Requirement); 20] = [
+    ("every pair of workers has one link", 5, |networks| Box::pin(links::every_pair(networks))),
+    ("a link to no peer is refused", 2, |networks| Box::pin(links::to_no_peer(networks))),
+    ("every card is shown to all, and none of an unknown rank", 5, |networks| {
+        Box::pin(links::cards(networks))
+    }),
+    ("messages of one lane keep their order", 2, |networks| Box::pin(messages::order(networks))),
+    ("every length up to the longest arrives", 2, |networks| Box::pin(messages::lengths(networks))),
+    ("each message is completed once", 2, |networks| Box::pin(messages::completions(networks))),
+    ("both may send before either receives", 2, |networks| Box::pin(messages::full_load(networks))),
+    ("messages of more lanes than are read all arrive", 2, |networks| {
+        Box::pin(messages::many_lanes(networks))
+    }),
+    ("who waits for a link may let go of it anywhere", 2, |networks| Box::pin(messages::cancelled(networks))),
+    ("a payload that is kept blocks nothing", 2, |networks| Box::pin(messages::kept(networks))),
+    ("what is leased is the sender's alone until it is sent", 2, |networks| {
+        Box::pin(messages::leased(networks))
+    }),
+    ("too long a message ends the sending alone", 2, |networks| Box::pin(messages::too_long(networks))),
+    ("the counters are right", 2, |networks| Box::pin(messages::counters(networks))),
+    ("two that open at once have one link", 3, |networks| Box::pin(links::opened_by_both(networks))),
+    ("a dropped link is closed, and can be opened again", 3, |networks| Box::pin(links::dropped(networks))),
+    ("who goes in the middle of a message leaves whole ones", 2, |networks| Box::pin(links::gone(networks))),
+    ("who stops in the middle of a message is waited for", 2, |networks| Box::pin(links::stopped(networks))),
+    ("links outlive their network", 3, |networks| Box::pin(links::left(networks))),
+    ("a request for a link fails when its peer leaves", 3, |networks| {
+        Box::pin(links::left_while_asked(networks))
+    }),
+    ("a link that was not taken closes with its network", 3, |networks| Box::pin(links::not_taken(networks))),
+];
+
 async fn check_boxed(limit: Duration, make: &Make<'_>) {
-    requirement(limit, "every pair of workers has one link", links::every_pair(make(5).await)).await;
-    requirement(limit, "a link to no peer is refused", links::to_no_peer(make(2).await)).await;
-    requirement(
-        limit,
-        "every card is shown to all, and none of an unknown rank",
-        links::cards(make(5).await),
-    )
-    .await;
-    requirement(limit, "messages of one lane keep their order", messages::order(make(2).await)).await;
-    requirement(limit, "every length up to the longest arrives", messages::lengths(make(2).await)).await;
-    requirement(limit, "each message is completed once", messages::completions(make(2).await)).await;
-    requirement(limit, "both may send before either receives", messages::full_load(make(2).await)).await;
-    requirement(
-        limit,
-        "messages of more lanes than are read all arrive",
-        messages::many_lanes(make(2).await),
-    )
-    .await;
-    requirement(limit, "who waits for a link may let go of it anywhere", messages::cancelled(make(2).await))
-        .await;
-    requirement(limit, "a payload that is kept blocks nothing", messages::kept(make(2).await)).await;
-    requirement(
-        limit,
-        "what is leased is the sender's alone until it is sent",
-        messages::leased(make(2).await),
-    )
-    .await;
-    requirement(limit, "too long a message ends the sending alone", messages::too_long(make(2).await)).await;
-    requirement(limit, "the counters are right", messages::counters(make(2).await)).await;
-    requirement(limit, "two that open at once have one link", links::opened_by_both(make(3).await)).await;
-    requirement(limit, "a dropped link is closed, and can be opened again", links::dropped(make(3).await))
-        .await;
-    requirement(limit, "who goes in the middle of a message leaves whole ones", links::gone(make(2).await))
-        .await;
-    requirement(limit, "who stops in the middle of a message is waited for", links::stopped(make(2).await))
-        .await;
-    requirement(limit, "links outlive their network", links::left(make(3).await)).await;
-    requirement(
-        limit,
-        "a request for a link fails when its peer leaves",
-        links::left_while_asked(make(3).await),
-    )
-    .await;
-    requirement(limit, "a link that was not taken closes with its network", links::not_taken(make(3).await))
-        .await;
+    for &(name, workers, keeps) in &REQUIREMENTS {
+        requirement(limit, name, keeps(make(workers).await)).await;
+    }
 }
 
 /// How large a network is tried out.
@@ -127,13 +120,22 @@ pub async fn check_at_scale<N: Network + 'static>(
     Scale { workers, bytes }: Scale,
     make: impl AsyncFn(u32) -> Vec<N>,
 ) {
-    requirement(LIMIT, "as many workers as there are have links", scale::workers(boxed(make(workers).await)))
-        .await;
-    requirement(LIMIT, "as many bytes as there are arrive", scale::bytes(boxed(make(2).await), bytes)).await;
+    requirement(
+        LIMIT,
+        "as many workers as there are have links",
+        Box::pin(scale::workers(boxed(make(workers).await))),
+    )
+    .await;
+    requirement(
+        LIMIT,
+        "as many bytes as there are arrive",
+        Box::pin(scale::bytes(boxed(make(2).await), bytes)),
+    )
+    .await;
 }
 
 /// Runs one in a task of its own, so that a failure is reported with its name.
-async fn requirement(limit: Duration, name: &str, requirement: impl Future<Output = ()> + Send + 'static) {
+async fn requirement(limit: Duration, name: &str, requirement: Requirement) {
     let mut task = JoinSet::new();
     task.spawn(requirement);
     match timeout(limit, task.join_next()).await {
