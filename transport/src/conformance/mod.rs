@@ -64,8 +64,11 @@ type Make<'a> = dyn Fn(u32) -> Pin<Box<dyn Future<Output = Networks> + 'a>> + 'a
 /// What is tested of some networks, in a task of its own.
 type Requirement = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// Begins it.
+type TestOf = fn(Networks) -> Requirement;
+
 /// Every requirement, and among how many workers it is tested. A static, so that it is compiled here and not where it is awaited.
-static REQUIREMENTS: [(&str, u32, fn(Networks) -> Requirement); 20] = [
+static REQUIREMENTS: [(&str, u32, TestOf); 20] = [
     ("every pair of workers has one link", 5, |networks| Box::pin(links::every_pair(networks))),
     ("a link to no peer is refused", 2, |networks| Box::pin(links::to_no_peer(networks))),
     ("every card is shown to all, and none of an unknown rank", 5, |networks| {
