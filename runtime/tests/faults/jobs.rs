@@ -104,8 +104,7 @@ impl Job {
             match child.try_wait().unwrap() {
                 Some(status) => break status,
                 None if Instant::now() > limit => return Err(format!("rank {rank} hangs")),
-                // Hundreds wait like this at once.
-                None => std::thread::sleep(Duration::from_millis(50)),
+                None => std::thread::sleep(Duration::from_millis(10)),
             }
         };
         let (mut out, mut err) = (String::new(), String::new());
