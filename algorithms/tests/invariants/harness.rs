@@ -6,7 +6,7 @@ use gleaner_algorithms::bag::{Bag, Coding};
 use gleaner_algorithms::collectives::{Ensemble, Sag, SparDl};
 use gleaner_algorithms::invariants::{self, Trial};
 use gleaner_algorithms::residual::Collection;
-use gleaner_algorithms::schedule::{CheckError, Execution, Memory, Schedule, check, lockstep};
+use gleaner_algorithms::schedule::{CheckError, Execution, Memory, Schedule, check};
 use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Block, Element, Layers, Method};
 use proptest::test_runner::{Config, RngSeed};
@@ -138,22 +138,6 @@ impl<T: Element> Team<T> {
     /// The same, the gradients handed over in pieces of a size.
     pub fn step_in_pieces(&mut self, gradients: &[Vec<T>], size: usize) -> Outcome<T> {
         Outcome(self.0.step_in_pieces(gradients, size).unwrap())
-    }
-
-    /// One step of which nothing is kept but the update of the first worker, as a vector.
-    pub fn update(&mut self, gradients: &[Vec<T>]) -> Vec<T> {
-        let partition = self.partition().clone();
-        let begun =
-            gradients.iter().enumerate().map(|(worker, gradient)| self.begin(worker, gradient, usize::MAX));
-        let begun = begun.collect();
-        let (step, collection) = (lockstep(begun).unwrap(), self.collection());
-        let committed = self.ensemble.commit(step, collection).unwrap();
-        let mut update = vec![T::ZERO; partition.entries()];
-        for (block, bag) in (0..).map(Block).zip(&committed[0].update) {
-            let place = &mut update[partition.range(block)];
-            bag.iter().for_each(|(i, value)| place[i as usize] = value);
-        }
-        update
     }
 
     /// One worker's run, from its gradient on.

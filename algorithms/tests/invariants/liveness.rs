@@ -125,7 +125,7 @@ fn every_entry_has_its_turn() {
             let gradients = vec![(0..n).map(&mut entry).collect::<Vec<f32>>(); workers];
             let mut last = vec![0; n];
             for t in 1..=5 * bound / 4 {
-                let delivered = team.update(&gradients);
+                let delivered = team.step(&gradients).delivered.swap_remove(0);
                 (0..n).filter(|&i| delivered[i] != 0.0).for_each(|i| last[i] = t);
                 let waiting = last.iter().map(|last| t - last).max().unwrap_or(0);
                 assert!(
