@@ -29,15 +29,16 @@ const LUMPS: f64 = 2.0;
 /// A method delivers too little if what waits would take so many times as long as entries that are chosen at random.
 const BEYOND: f64 = 2.0;
 
-/// Residuals grow if they double from window to window, so many times on end.
-const DOUBLINGS: usize = 3;
+/// Residuals grow if more waits from window to window, so many times on end; and if it is twice as much each time, they double.
+const RISES: usize = 3;
+const WINDOWS: usize = RISES + 1;
 
 /// What stands in the way of a training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Finding {
-    /// Residuals grow without bound, since less is delivered than the density promises.
+    /// Residuals go on growing, and less is delivered than the density promises.
     Unbounded {
-        /// How many steps a value waits.
+        /// How many steps a value waited, over the steps in which they grew.
         waits: f64,
         /// The share of the entries that a step is set to deliver.
         density: f64,
@@ -75,7 +76,7 @@ impl Finding {
     /// The options of `gleaner train` that help, the first one first.
     pub fn options(&self) -> &'static [&'static str] {
         match self {
-            Finding::Unbounded { .. } => &["--selector", "--density", "--deliver-all"],
+            Finding::Unbounded { .. } => &["--lr", "--density", "--deliver-all", "--selector"],
             Finding::Doubling { .. } => &["--lr", "--clip-local", "--density"],
             Finding::Stale { .. } => {
                 &["--density", "--warmup-density", "--deliver-all", "--rate-in-residual"]
@@ -92,15 +93,15 @@ impl fmt::Display for Finding {
             Finding::Unbounded { waits, density } => write!(
                 f,
                 "residuals grow without bound: a value waits for {} until it is delivered, where a step is set to deliver {} of the entries, \
-                 so that an entry is delivered every {}; choose a selector whose threshold follows the gradients, a higher density, or steps that \
-                 deliver everything",
+                 so that an entry is delivered every {}; choose a lower rate, a higher density, steps that deliver everything, or in place of a \
+                 fixed threshold a selector that follows the gradients",
                 steps(waits),
                 share(density),
                 steps(1.0 / density),
             ),
             Finding::Doubling { steps } => write!(
                 f,
-                "residuals double every {steps} steps, and have done so {DOUBLINGS} times: updates come too late for this learning rate; \
+                "residuals double every {steps} steps, and have done so {RISES} times: updates come too late for this learning rate; \
                  choose a lower rate, local clipping, or a higher density"
             ),
             Finding::Stale { waits } => write!(
@@ -145,8 +146,8 @@ pub struct Health {
     pub delivered: f64,
     /// The share of the entries that a step is set to deliver.
     pub density: f64,
-    /// Whether more waits than at the look before, in the last ones.
-    grows: bool,
+    /// Where most of what waits has grown from window to window: how many steps a value waited in these.
+    growing: Option<f64>,
     /// Steps within which most of what waits has doubled, time and again.
     doubling: Option<u64>,
 }
@@ -166,7 +167,7 @@ impl Health {
             return findings;
         }
         findings.extend(self.doubling.map(|steps| Finding::Doubling { steps }));
-        if waits * density > BEYOND && self.grows {
+        if let Some(waits) = self.growing.filter(|waits| waits * density > BEYOND) {
             findings.push(Finding::Unbounded { waits, density });
             return findings;
         }
@@ -184,21 +185,26 @@ impl Health {
 impl<'a> FromIterator<&'a Watch> for Health {
     fn from_iter<I: IntoIterator<Item = &'a Watch>>(watches: I) -> Self {
         let (mut all, mut entries, mut k) = (Self::default(), 0, 0);
-        let (mut growing, mut doubling) = (0.0, 0.0);
+        let (mut growing, mut grown, mut doubling) = (Look::default(), 0.0, 0.0);
         for watch in watches {
-            let waiting = watch.mean(|look| look.waiting);
+            let recent = watch.recent.mean();
             all.looks = all.looks.max(watch.looks);
-            all.waiting += waiting;
-            all.delivered += watch.mean(|look| look.delivered);
-            growing += watch.growth();
-            if let Some(steps) = watch.doubling() {
-                doubling += waiting;
-                all.doubling = all.doubling.max(Some(steps));
+            all.waiting += recent.waiting;
+            all.delivered += recent.delivered;
+            if watch.rise(1.0) {
+                let windows = watch.windows.mean();
+                growing.waiting += windows.waiting;
+                growing.delivered += windows.delivered;
+                grown += recent.waiting;
+            }
+            if watch.rise(2.0) {
+                doubling += recent.waiting;
+                all.doubling = all.doubling.max(Some(watch.turn()));
             }
             (entries, k) = (entries + watch.entries, k + watch.k);
         }
         all.density = k as f64 / entries.max(1) as f64;
-        all.grows = growing > 0.0;
+        all.growing = (2.0 * grown > all.waiting).then(|| growing.waiting / growing.delivered);
         all.doubling = all.doubling.filter(|_| 2.0 * doubling > all.waiting);
         all
     }
@@ -213,24 +219,42 @@ pub(crate) struct Watch {
     /// Steps that were committed.
     steps: u64,
     looks: u64,
-    recent: VecDeque<Look>,
-    /// The mean of what waits in the last windows, each long enough that an entry has had its turn.
-    windows: VecDeque<f64>,
-    /// What waited at the looks of the present window, how many they are, and the step that it began with.
-    window: (f64, u32, u64),
+    recent: Last<RECENT>,
+    /// The means of the last windows, each long enough that an entry has had its turn.
+    windows: Last<WINDOWS>,
+    /// The sums of the looks of the present window, how many they are, and the step that it began with.
+    window: (Look, u32, u64),
 }
 
 /// Sums of magnitudes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Look {
     waiting: f64,
     delivered: f64,
 }
 
+/// The last N looks, the newest at the end.
+#[derive(Debug, Default)]
+struct Last<const N: usize>(VecDeque<Look>);
+
+impl<const N: usize> Last<N> {
+    fn push(&mut self, look: Look) {
+        if self.0.len() == N {
+            self.0.pop_front();
+        }
+        self.0.push_back(look);
+    }
+
+    fn mean(&self) -> Look {
+        let mean = |of: fn(&Look) -> f64| self.0.iter().map(of).sum::<f64>() / self.0.len().max(1) as f64;
+        Look { waiting: mean(|look| look.waiting), delivered: mean(|look| look.delivered) }
+    }
+}
+
 impl Watch {
     pub(crate) fn new(entries: usize) -> Self {
-        let (recent, windows) = (VecDeque::new(), VecDeque::new());
-        Self { entries, k: 0, steps: 0, looks: 0, recent, windows, window: (0.0, 0, 0) }
+        let (recent, windows) = (Last::default(), Last::default());
+        Self { entries, k: 0, steps: 0, looks: 0, recent, windows, window: (Look::default(), 0, 0) }
     }
 
     /// Whether the step that is being committed is looked at.
@@ -257,23 +281,21 @@ impl Watch {
         if k != self.k {
             // Another density has other residuals.
             self.k = k;
-            self.windows.clear();
-            self.window = (0.0, 0, self.steps);
+            self.windows = Last::default();
+            self.window = (Look::default(), 0, self.steps);
         }
         let Some((before, waiting)) = looked else { return };
+        let look = Look { waiting, delivered: (before - waiting).max(0.0) };
         self.looks += 1;
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(Look { waiting, delivered: (before - waiting).max(0.0) });
-        let (sum, count, began) = self.window;
-        self.window = (sum + waiting, count + 1, began);
-        if self.steps - began >= self.turn() {
-            self.windows.push_back(self.window.0 / f64::from(self.window.1));
-            if self.windows.len() > DOUBLINGS + 1 {
-                self.windows.pop_front();
-            }
-            self.window = (0.0, 0, self.steps);
+        self.recent.push(look);
+        let (sum, count, began) = &mut self.window;
+        sum.waiting += look.waiting;
+        sum.delivered += look.delivered;
+        *count += 1;
+        if self.steps - *began >= self.turn() {
+            let looks = f64::from(*count);
+            self.windows.push(Look { waiting: sum.waiting / looks, delivered: sum.delivered / looks });
+            self.window = (Look::default(), 0, self.steps);
         }
     }
 
@@ -282,21 +304,13 @@ impl Watch {
         (self.entries.div_ceil(self.k.max(1)) as u64).max(RECENT as u64 * EVERY)
     }
 
-    fn mean(&self, of: impl Fn(&Look) -> f64) -> f64 {
-        self.recent.iter().map(of).sum::<f64>() / self.recent.len().max(1) as f64
-    }
-
-    /// By how much more waits now than at the first of the last looks.
-    fn growth(&self) -> f64 {
-        let of = |look: Option<&Look>| look.map_or(0.0, |look| look.waiting);
-        of(self.recent.back()) - of(self.recent.front())
-    }
-
-    /// The steps of a window, if what waits has doubled in each of the last ones.
-    fn doubling(&self) -> Option<u64> {
-        let windows = self.windows.iter().zip(self.windows.iter().skip(1));
-        let doubled = windows.filter(|(before, after)| **before > 0.0 && **after > 2.0 * **before).count();
-        (doubled == DOUBLINGS).then(|| self.turn())
+    /// Whether each of the last windows has more than so many times as much waiting as the one before.
+    fn rise(&self, times: f64) -> bool {
+        let windows = self.windows.0.iter().zip(self.windows.0.iter().skip(1));
+        windows
+            .filter(|(before, after)| before.waiting > 0.0 && after.waiting > times * before.waiting)
+            .count()
+            == RISES
     }
 }
 

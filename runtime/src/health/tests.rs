@@ -58,7 +58,7 @@ fn what_waits_long_is_stale_and_comes_to_momentum_in_lumps() {
 #[test]
 fn what_is_not_delivered_grows_without_bound() {
     // A step is set to deliver one entry in a hundred, and a value waits for more than two hundred steps.
-    let grown = watched(10_000, 100, 200, |step| (step as f64 + 1.0, step as f64 + 1.0));
+    let grown = watched(10_000, 100, 420, |step| (step as f64 + 1.0, step as f64 + 1.0));
     assert_eq!(grown.findings(0.9), [Finding::Unbounded { waits: f64::INFINITY, density: 0.01 }]);
     let said = grown.findings(0.0)[0].to_string();
     assert!(
@@ -66,8 +66,25 @@ fn what_is_not_delivered_grows_without_bound() {
         "{said}"
     );
     // As much as before is no growth.
-    let stands = watched(10_000, 100, 200, |_| (1.0, 1.0));
+    let stands = watched(10_000, 100, 420, |_| (1.0, 1.0));
     assert_eq!(stands.findings(0.0), [Finding::Stale { waits: f64::INFINITY }]);
+}
+
+/// A quarter of the steps deliver next to nothing, and what waits goes up and down: in the last looks a value waits for too long, and over all no longer
+/// than by the density.
+#[test]
+fn what_waits_long_at_times_does_not_grow_without_bound() {
+    let wavering = |step: u64| {
+        let waiting = 1000.0 + 100.0 * ((step / 17 * 7) % 5) as f64;
+        (waiting + if step / 68 % 4 == 3 { 1.0 } else { 15.0 }, waiting)
+    };
+    let health = watched(10_000, 100, 544, wavering);
+    assert!(health.waits() > 2.0 / health.density, "{health:?}");
+    assert_eq!(health.findings(0.0).iter().map(Finding::name).collect::<Vec<_>>(), ["stale"]);
+    for steps in 68..2000 {
+        let found = watched(10_000, 100, steps, wavering).findings(0.0);
+        assert!(found.iter().all(|finding| finding.name() != "unbounded"), "{steps}: {found:?}");
+    }
 }
 
 /// Windows have a hundred steps at a density of 1%, in which looks are taken in each seventeenth.

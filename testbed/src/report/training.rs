@@ -61,7 +61,9 @@ struct Along {
 
 const TIME: Along = Along { name: "time of training", unit: Unit::Seconds, at: |e| Some(e.seconds) };
 const STEPS: Along = Along { name: "steps", unit: Unit::None, at: |e| Some(e.step as f64) };
-const BYTES: Along = Along { name: "received by a worker", unit: Unit::Bytes, at: |e| e.bytes };
+/// Of the model before its first step nothing is known but the few bytes of joining, far to the left of all that steps take.
+const BYTES: Along =
+    Along { name: "received by a worker", unit: Unit::Bytes, at: |e| e.bytes.filter(|_| e.step > 0) };
 
 /// Accuracy against time, the loss on held-out examples against each of the three, and that of the batches.
 fn curves(samples: &[&Sample]) -> [Figure; 5] {
