@@ -288,13 +288,13 @@ impl Watch {
         let look = Look { waiting, delivered: (before - waiting).max(0.0) };
         self.looks += 1;
         self.recent.push(look);
-        let (sum, count, began) = &mut self.window;
-        sum.waiting += look.waiting;
-        sum.delivered += look.delivered;
-        *count += 1;
-        if self.steps - *began >= self.turn() {
-            let looks = f64::from(*count);
-            self.windows.push(Look { waiting: sum.waiting / looks, delivered: sum.delivered / looks });
+        let (sum, count, began) = self.window;
+        let (waiting, delivered) = (sum.waiting + look.waiting, sum.delivered + look.delivered);
+        let count = count + 1;
+        self.window = (Look { waiting, delivered }, count, began);
+        if self.steps - began >= self.turn() {
+            let looks = f64::from(count);
+            self.windows.push(Look { waiting: waiting / looks, delivered: delivered / looks });
             self.window = (Look::default(), 0, self.steps);
         }
     }
