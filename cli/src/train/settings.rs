@@ -91,12 +91,13 @@ impl Settings {
         }
     }
 
-    /// Whether the optimiser's momentum counts the steps that entries have waited: where they do, and an update holds gradients, entry by
+    /// Whether the optimiser's momentum counts the steps that entries have waited: where they do, and an update holds sums of gradients, entry by
     /// entry.
     fn counts_waiting(&self) -> bool {
         let &Levers { plain_momentum, dct, sign_update, .. } = &self.options.levers;
         let is_late = self.method.collective().is_sparse() && !plain_momentum;
-        let holds_gradients = dct.is_none() && !sign_update && !self.method.correction().ef21;
+        let correction = self.method.correction();
+        let holds_gradients = dct.is_none() && !sign_update && !correction.ef21 && correction.decay.is_none();
         self.options.optimizer == Optimizer::Sgd && self.momentum > 0.0 && is_late && holds_gradients
     }
 

@@ -3,6 +3,7 @@
 use super::*;
 use clap::Parser;
 use gleaner_algorithms::Sparsity;
+use gleaner_trainer::optimizer::Descent;
 
 #[derive(Parser)]
 struct Command {
@@ -187,6 +188,26 @@ fn adam_has_no_momentum_of_its_own_where_entries_wait() {
         (&["--residual-decay", "0.99"], 0.0),
     ] {
         assert_eq!(momentum(options), expected, "{options:?}");
+    }
+}
+
+/// Where entries wait, and an entry of an update is the sum of the gradients since it came last.
+#[test]
+fn momentum_counts_waiting_where_updates_hold_sums_of_gradients() {
+    for (options, counts) in [
+        (&[][..], true),
+        (&["--rate-in-residual"], true),
+        (&["--plain-momentum"], false),
+        (&["--method", "ring"], false),
+        (&["--momentum", "0"], false),
+        (&["--optimizer", "adam", "--momentum", "0.9"], false),
+        (&["--momentum-correction", "0.9", "--ef21"], false),
+        (&["--dct", "64"], false),
+        (&["--sign-update"], false),
+        (&["--residual-decay", "0.99", "--momentum", "0.9"], false),
+    ] {
+        let descent = settings(options).unwrap().descent();
+        assert_eq!(matches!(descent, Descent::LateSgd(_)), counts, "{options:?}");
     }
 }
 
