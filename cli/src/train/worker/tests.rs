@@ -229,7 +229,9 @@ fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
     let adam = of(&["--model", "cnn", "--optimizer", "adam", "--lr", "0.01"]);
     let signs = ["--model", "cnn", "--dct", "16", "--sign-update", "--lr", "0.001"];
     let demo = of(&[&signs[..], &["--residual-decay", "0.9", "--norm-share", "0.5"]].concat());
-    for settings in [clicks, residual, adam, demo] {
+    let none = ["--model", "cnn", "--lr", "0.005", "--momentum", "0", "--weight-decay", "0"];
+    let ef21 = of(&[&none[..], &["--momentum-correction", "0.9", "--ef21"]].concat());
+    for settings in [clicks, residual, adam, demo, ef21] {
         let kept = tempfile::tempdir().unwrap();
         let mut settings = Settings {
             merge: merging::named("layer-wise").unwrap().into(),
@@ -256,7 +258,8 @@ fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
             options.optimizer = if is_sgd { Optimizer::Adam } else { Optimizer::Sgd };
             options.levers.rate_in_residual = false;
         });
-        if settings.momentum > 0.0 && is_sgd && !settings.options.levers.sign_update {
+        let is_usual = settings.options.levers.sign_update || settings.options.levers.ef21;
+        if settings.momentum > 0.0 && is_sgd && !is_usual {
             refused("counting how long", &|options| options.levers.plain_momentum = true);
         }
         if is_sgd {
