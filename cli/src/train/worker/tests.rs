@@ -7,6 +7,7 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::merging;
 use gleaner_algorithms::residual::{Correction, WholeSteps};
 use gleaner_trainer::models::ModelKind;
+use safetensors::SafeTensors;
 use std::fs;
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -319,41 +320,55 @@ fn a_transform_changes_what_waits_and_nothing_else() {
     assert!(far(&losses(None, sparse()), &losses(Some(64), sparse())) > 1e-3);
 }
 
+/// The parameters after one step of the perceptron without momentum, in the order of their names.
+fn after_a_step(options: &[&str]) -> Vec<f32> {
+    let kept = tempfile::tempdir().unwrap();
+    let plain = ["--model", "mlp", "--momentum", "0", "--weight-decay", "0", "--steps", "1", "--checkpoint"];
+    run(&of(&[&plain[..], &[kept.path().to_str().unwrap()], options].concat())).unwrap();
+    let bytes = fs::read(kept.path().join("rank-0.step-1.safetensors")).unwrap();
+    let mut tensors = SafeTensors::deserialize(&bytes).unwrap().tensors();
+    tensors.retain(|(name, _)| name.starts_with("parameter/"));
+    tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let words = tensors.iter().flat_map(|(_, tensor)| tensor.data().as_chunks::<4>().0);
+    words.map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+/// A rate of which nothing is left once it is added to a parameter.
+const NOTHING: &str = "1e-30";
+
 /// One step by signs moves each parameter by the rate, or not at all.
 #[test]
 fn signs_move_each_parameter_by_the_rate() {
-    let kept = tempfile::tempdir().unwrap();
-    let after_a_step = |lr: f32| {
-        let rate = lr.to_string();
-        let folder = kept.path().join(&rate);
-        let plain = ["--model", "mlp", "--method", "ring", "--momentum", "0", "--weight-decay", "0"];
-        let signs = ["--sign-update", "--steps", "1", "--lr", rate.as_str()];
-        let options = [&plain[..], &signs, &["--checkpoint", folder.to_str().unwrap()]].concat();
-        run(&of(&options)).unwrap();
-        let bytes = fs::read(folder.join("rank-0.step-1.safetensors")).unwrap();
-        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let of = tensors.tensor("parameter/output.weight").unwrap();
-        of.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<f32>>()
-    };
-    // A rate of which nothing is left once it is added.
-    let (before, after) = (after_a_step(1e-30), after_a_step(0.5));
-    let moved: Vec<f32> = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).collect();
+    let at = |rate: &str| after_a_step(&["--method", "ring", "--sign-update", "--lr", rate]);
+    let moved: Vec<f32> = at(NOTHING).iter().zip(at("0.5")).map(|(a, b)| (a - b).abs()).collect();
     assert!(moved.iter().all(|&by| by == 0.0 || (by - 0.5).abs() < 1e-5), "{moved:?}");
     assert!(moved.iter().any(|&by| by > 0.0));
 }
 
-/// A step of stochastic gradient descent is as long as the rate times the norm that updates are shortened to.
+/// A step of stochastic gradient descent is as long as the rate times the norm that updates are shortened to; a shorter update is left alone.
 #[test]
 fn updates_are_shortened_to_a_norm() {
-    let shortened = |clip_update| {
-        let mut digits = of(&["--model", "mlp", "--momentum", "0", "--weight-decay", "0", "--steps", "1"]);
-        digits.options.levers.clip_update = clip_update;
-        run(&digits).unwrap().held_out_loss
+    const RATE: f64 = 0.5;
+    let start = after_a_step(&["--lr", NOTHING]);
+    let length = |after: &[f32]| {
+        let squares = start.iter().zip(after).map(|(a, b)| (f64::from(*b) - f64::from(*a)).powi(2));
+        squares.sum::<f64>().sqrt()
     };
-    let plain = shortened(None);
-    assert_eq!(shortened(Some(1e6)), plain);
-    let (short, none) = (shortened(Some(1e-3)), shortened(Some(1e-9)));
-    assert!((short - none).abs() < 1e-3 && (plain - none).abs() > 1e-3, "{plain} {short} {none}");
+    let shortened = |norm: f64| {
+        let (rate, norm) = (RATE.to_string(), norm.to_string());
+        after_a_step(&["--lr", rate.as_str(), "--clip-update", norm.as_str()])
+    };
+    let plain = after_a_step(&["--lr", RATE.to_string().as_str()]);
+    let norm = length(&plain) / RATE;
+    assert!(norm > 0.0);
+    for norm in [0.5 * norm, 0.01 * norm] {
+        let found = length(&shortened(norm));
+        assert!(
+            (found / (RATE * norm) - 1.0).abs() < 1e-3,
+            "{found} with the rate {RATE} and the norm {norm}"
+        );
+    }
+    assert!(shortened(2.0 * norm) == plain);
 }
 
 /// Data that are new in every step have the same loss in training and on held-out examples; what evaluations report adds up.
