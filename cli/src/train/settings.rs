@@ -11,7 +11,7 @@ use gleaner_runtime::Session;
 
 use super::arguments::TrainArgs;
 use super::error::TrainError;
-use super::levers::{Levers, Optimizer};
+use super::levers::{Levers, Optimizer, When};
 use super::model_file::Identity;
 use gleaner_trainer::data::{Dataset, Source};
 use gleaner_trainer::models::ModelKind;
@@ -174,6 +174,8 @@ impl Settings {
         let correction = self.method.correction().momentum;
         let plain = "nothing beside --servers, or another --synchrony than bsp, where sgd is what servers and replicas do";
         let (options, levers) = (&self.options, &self.options.levers);
+        let is_local = self.synchrony.local().is_some();
+        let names_steps = levers.deliver_all.iter().any(|when| !matches!(when, When::Every(_)));
         expect([
             ("--merge", layers, options.merge.as_ref().map(|_| self.merge.name().to_owned())),
             ("--record", none, written(&options.record)),
@@ -200,7 +202,12 @@ impl Settings {
             (
                 "--momentum-correction",
                 velocity,
-                (self.synchrony.local().is_some() && correction > 0.0).then(|| correction.to_string()),
+                (is_local && correction > 0.0).then(|| correction.to_string()),
+            ),
+            (
+                "--deliver-all",
+                "every/STEPS alone beside --synchrony local, of which exchanges are counted, and not steps",
+                (is_local && names_steps).then(|| "more".into()),
             ),
         ])
     }

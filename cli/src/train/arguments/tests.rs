@@ -105,6 +105,43 @@ fn all_entries_are_delivered_before_drops_and_at_the_end() {
     assert!(refusal.contains("at least one step"), "{refusal}");
 }
 
+/// In the last step before each of them, as the trainer's loop has them, and in no other.
+#[test]
+fn all_entries_are_delivered_before_evaluations_and_checkpoints() {
+    for (steps, evaluate, keep, words) in [
+        (12, 4, 5, "evaluations"),
+        (14, 4, 5, "checkpoints"),
+        (31, 4, 6, "evaluations,checkpoints"),
+        (20, 10, 5, "evaluations,checkpoints,end"),
+        (23, 7, 7, "checkpoints,every/3,evaluations"),
+        (3, 7, 8, "evaluations,checkpoints"),
+    ] {
+        let run = format!("--steps {steps} --evaluate-every {evaluate} --checkpoint-every {keep}");
+        let options = format!("{run} --checkpoint kept --deliver-all {words}");
+        let settings = settings(&options.split(' ').collect::<Vec<_>>()).unwrap();
+        let whole = settings.method.delivers_whole();
+        for step in 0..steps {
+            let done = step + 1;
+            let before =
+                |word: &str, every: u64| words.contains(word) && (done % every == 0 || done == steps);
+            let counted = words.contains("every/3") && done % 3 == 0;
+            let expected = before("evaluations", evaluate) || before("checkpoints", keep) || counted;
+            assert_eq!(whole.contains(step), expected, "{options}, step {step}");
+        }
+    }
+    for (word, option) in [("evaluations", "--evaluate-every"), ("checkpoints", "--checkpoint-every")] {
+        let refusal = settings(&["--deliver-all", word]).unwrap_err().to_string();
+        assert!(
+            refusal.starts_with(&format!("--deliver-all: expected {option} beside {word}, found none")),
+            "{refusal}"
+        );
+    }
+    let local = |when| settings(&["--synchrony", "local/4", "--deliver-all", when]);
+    let refusal = local("every/4,end").unwrap_err().to_string();
+    assert!(refusal.contains("every/STEPS alone beside --synchrony local"), "{refusal}");
+    assert!(local("every/4").is_ok());
+}
+
 #[test]
 fn groups_compete_where_the_largest_entries_are_selected() {
     let over = |options: &[&str]| settings(options).map(|settings| settings.method.selects_over().name());

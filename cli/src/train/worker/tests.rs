@@ -269,6 +269,27 @@ fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
     }
 }
 
+/// Where everything is delivered before a checkpoint, nothing waits in it; and a run that goes on from it delivers everything in the same steps.
+#[test]
+fn nothing_waits_in_a_checkpoint_before_which_all_is_delivered() {
+    for (words, waits) in [("evaluations", true), ("evaluations,checkpoints", false)] {
+        let kept = tempfile::tempdir().unwrap();
+        let checkpoints = ["--checkpoint-every", "5", "--checkpoint", kept.path().to_str().unwrap()];
+        let mut settings = of(&[&["--model", "mlp", "--deliver-all", words][..], &checkpoints].concat());
+        let whole = run(&settings).unwrap();
+        for (step, waits) in [(10, waits), (12, false)] {
+            let file = kept.path().join(format!("rank-0.step-{step}.residual.safetensors"));
+            let residuals = saved(&file, "residual.");
+            assert!(!residuals.is_empty());
+            assert_eq!(residuals.iter().any(|value| *value != 0.0), waits, "{words}, step {step}");
+        }
+        fs::remove_file(kept.path().join("rank-0.step-12.safetensors")).unwrap();
+        settings.options.resume = true;
+        let resumed = run(&settings).unwrap();
+        assert_eq!((resumed.first_step, resumed.parameters_digest), (10, whole.parameters_digest), "{words}");
+    }
+}
+
 /// With everything delivered nothing has waited.
 #[test]
 fn momentum_counts_waiting_where_entries_wait() {
@@ -325,9 +346,14 @@ fn after_a_step(options: &[&str]) -> Vec<f32> {
     let kept = tempfile::tempdir().unwrap();
     let plain = ["--model", "mlp", "--momentum", "0", "--weight-decay", "0", "--steps", "1", "--checkpoint"];
     run(&of(&[&plain[..], &[kept.path().to_str().unwrap()], options].concat())).unwrap();
-    let bytes = fs::read(kept.path().join("rank-0.step-1.safetensors")).unwrap();
+    saved(&kept.path().join("rank-0.step-1.safetensors"), "parameter/")
+}
+
+/// What a file holds in tensors whose names begin so, in the order of the names.
+fn saved(file: &Path, beginning: &str) -> Vec<f32> {
+    let bytes = fs::read(file).unwrap();
     let mut tensors = SafeTensors::deserialize(&bytes).unwrap().tensors();
-    tensors.retain(|(name, _)| name.starts_with("parameter/"));
+    tensors.retain(|(name, _)| name.starts_with(beginning));
     tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
     let words = tensors.iter().flat_map(|(_, tensor)| tensor.data().as_chunks::<4>().0);
     words.map(|word| f32::from_le_bytes(*word)).collect()
