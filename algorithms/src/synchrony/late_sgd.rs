@@ -88,6 +88,7 @@ impl LateSgd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const SGD: Sgd = Sgd { momentum: 0.9, weight_decay: 0.0, nesterov: false };
 
@@ -105,6 +106,60 @@ mod tests {
                 (0..400).for_each(|_| late.step(&mut value, &mut velocity, &mut waited, &[0.0], 1.0));
                 let expected = -10.0 * 3.0 * every as f32;
                 assert!((value[0] / expected - 1.0).abs() < 1e-3, "{every}: {} and {expected}", value[0]);
+            }
+        }
+    }
+
+    proptest! {
+        /// Whenever gradients are delivered: where nothing waits any more, a parameter moves by rate × their sum/(1 − m), with what the velocity still has to
+        /// apply.
+        #[test]
+        fn a_gradient_comes_to_the_same_whenever_it_is_delivered(
+            steps in prop::collection::vec((prop_oneof![Just(0.0f32), -1.0f32..1.0], any::<bool>()), 1..200),
+            momentum in 0.0f32..0.99,
+            rate in 1e-3f32..1.0,
+            nesterov: bool,
+        ) {
+            let late = LateSgd::new(Sgd { momentum, nesterov, ..SGD });
+            let (mut value, mut velocity, mut waited) = ([0.0], [0.0], [0.0]);
+            let (mut waiting, mut sum, mut size) = (0.0f32, 0.0, 0.0);
+            for (number, &(gradient, comes)) in (1..).zip(&steps) {
+                waiting += gradient;
+                (sum, size) = (sum + f64::from(gradient), size + f64::from(gradient.abs()));
+                let is_delivered = comes || number == steps.len();
+                let came = if is_delivered { std::mem::take(&mut waiting) } else { 0.0 };
+                late.step(&mut value, &mut velocity, &mut waited, &[came], rate);
+            }
+            let (momentum, rate) = (f64::from(momentum), f64::from(rate));
+            let owed = f64::from(velocity[0]) * momentum.powi(if nesterov { 2 } else { 1 });
+            let found = f64::from(value[0]) - rate * owed / (1.0 - momentum);
+            let times = rate / (1.0 - momentum);
+            prop_assert!((found + times * sum).abs() <= 1e-4 * times * size, "{} and {}", found, -times * sum);
+        }
+
+        /// Where the gradients of an entry are alike while it waits, it comes to where the usual momentum has it, which got each of them at once, and goes
+        /// on as fast.
+        #[test]
+        fn gradients_that_are_alike_while_they_wait_make_the_usual_steps(
+            waits in prop::collection::vec((prop_oneof![-1.0f32..-0.01, 0.01f32..1.0], 1u8..60), 1..8),
+            momentum in 0.0f32..0.95,
+            nesterov: bool,
+        ) {
+            let sgd = Sgd { momentum, nesterov, ..SGD };
+            let late = LateSgd::new(sgd);
+            let (mut usual, mut other, mut waited) = (([0.0], [0.0]), ([0.0], [0.0]), [0.0]);
+            let mut size = 0.0;
+            for (gradient, steps) in waits {
+                let all = gradient * f32::from(steps);
+                for step in 1..=steps {
+                    let came = if step == steps { all } else { 0.0 };
+                    sgd.step(&mut usual.0, &mut usual.1, &[gradient], 1.0);
+                    late.step(&mut other.0, &mut other.1, &mut waited, &[came], 1.0);
+                }
+                size += all.abs() / (1.0 - momentum);
+                for (usual, other) in [(usual.0, other.0), (usual.1, other.1)] {
+                    prop_assert!((usual[0] - other[0]).abs() <= 1e-4 * size, "{:?} and {:?}", usual, other);
+                }
             }
         }
     }

@@ -55,6 +55,42 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(cases(6))]
+
+    /// Each gradient is multiplied by the rate of its own step, whatever the rates are: what was delivered by then and what waits is the sum of
+    /// rates × gradients, so that nothing that waited has another step's rate.
+    #[test]
+    fn what_waits_keeps_the_rate_of_its_step(
+        (workers, n) in (1usize..=5).prop_flat_map(|p| (Just(p), entries(p))),
+        steps in proptest::collection::vec((pattern(), -16i32..3), 3..6),
+        seed: u64,
+    ) {
+        for method in methods().map(|method| method.density(0.1)) {
+            let mut team = Team::of(method.clone(), workers, n);
+            let mut random = Random::new(seed);
+            // Rates × gradients less what was delivered, and the sum of all sizes.
+            let mut sums = vec![(0.0f64, 0.0f64); n];
+            for &(pattern, power) in &steps {
+                let rate = 1.5f32.powi(power);
+                let gradients = pattern.gradients(workers, n, &mut random);
+                let times = |gradient: &Vec<f32>| gradient.iter().map(|value| rate * value).collect();
+                let scaled: Vec<Vec<f32>> = gradients.iter().map(times).collect();
+                let outcome = team.step_in_pieces(&scaled, 1 + random.below(n.max(1)));
+                outcome.assert_invariants();
+                for (entry, (sum, size)) in sums.iter_mut().enumerate() {
+                    let came: f64 = gradients.iter().map(|of| f64::from(of[entry])).sum();
+                    *sum += f64::from(rate) * came - f64::from(outcome.delivered[0][entry]);
+                    *size += outcome.brought(entry).1;
+                    // Products of the smallest numbers are rounded to multiples of the smallest of all.
+                    let off = (*sum - outcome.left(entry).0).abs() - f64::from(f32::MIN_POSITIVE);
+                    prop_assert!(off <= 1e-5 * *size, "{method}, entry {entry}: off by {off} of {size}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn at_every_number_of_workers_and_awkward_lengths() {
     for workers in 1..=17 {

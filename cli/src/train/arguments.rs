@@ -179,7 +179,8 @@ impl TrainArgs {
         )])?;
         let lr_drops: Vec<u64> =
             self.lr_drops.iter().map(|share| (share * steps as f64).ceil() as u64).collect();
-        let whole = self.levers.whole_steps(steps, &lr_drops)?;
+        let whole =
+            self.levers.whole_steps(steps, &lr_drops, [self.evaluate_every, self.checkpoint_every])?;
         let method = self.choice.method()?.residual(self.residual).select_over(self.select_over);
         method.competes().map_err(ChoiceError::from)?;
         // Entries that wait until they are delivered bring a momentum of their own (docs, Keeping accuracy).

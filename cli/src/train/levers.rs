@@ -22,7 +22,8 @@ pub struct Levers {
     #[arg(long)]
     pub ef21: bool,
     /// Deliver every entry, as a dense ring does, in some steps: every/STEPS, drops (the last step before each drop of the learning
-    /// rate), end (the last step), or several of these: every/50,end
+    /// rate), evaluations or checkpoints (the last step before each, by --evaluate-every and --checkpoint-every), end (the last step), or
+    /// several of these: drops,evaluations
     #[arg(long, value_delimiter = ',', value_name = "WHEN")]
     pub deliver_all: Vec<When>,
     /// Deliver all entries of parameters that have fewer than this, such as biases, in every step [default: of none]
@@ -61,6 +62,10 @@ pub enum When {
     Every(NonZeroU64),
     /// In the last step before each drop of the learning rate.
     Drops,
+    /// In the last step before each evaluation.
+    Evaluations,
+    /// In the last step before each checkpoint.
+    Checkpoints,
     /// In the last step.
     End,
 }
@@ -72,9 +77,13 @@ impl FromStr for When {
         let every = text.strip_prefix("every/").and_then(|steps| steps.parse().ok());
         match (text, every) {
             ("drops", _) => Ok(When::Drops),
+            ("evaluations", _) => Ok(When::Evaluations),
+            ("checkpoints", _) => Ok(When::Checkpoints),
             ("end", _) => Ok(When::End),
             (_, Some(steps)) => Ok(When::Every(steps)),
-            _ => Err(format!("expected every/STEPS with at least one step, drops or end, found '{text}'")),
+            _ => Err(format!(
+                "expected every/STEPS with at least one step, drops, evaluations, checkpoints or end, found '{text}'"
+            )),
         }
     }
 }
@@ -87,26 +96,49 @@ impl Levers {
         method.dense_below(self.dense_below)
     }
 
-    /// The steps in which every entry is delivered, of a run of so many steps whose rate drops before these.
-    pub fn whole_steps(&self, steps: u64, drops: &[u64]) -> Result<WholeSteps, TrainError> {
-        let mut whole = WholeSteps::default();
+    /// The steps in which every entry is delivered, of a run of so many steps whose rate drops before these, and that is evaluated and kept after
+    /// each so many, where that was asked for.
+    pub fn whole_steps(
+        &self,
+        steps: u64,
+        drops: &[u64],
+        [evaluations, checkpoints]: [Option<u64>; 2],
+    ) -> Result<WholeSteps, TrainError> {
+        let refusal = |expected, found: &str| TrainError::Setting {
+            option: "--deliver-all",
+            expected,
+            found: found.into(),
+        };
+        let given = |interval: Option<u64>, expected| {
+            interval.and_then(NonZeroU64::new).ok_or_else(|| refusal(expected, "none"))
+        };
+        if self.deliver_all.iter().filter(|when| matches!(when, When::Every(_))).count() > 1 {
+            return Err(refusal("every/STEPS once", "several"));
+        }
+        let (mut every, mut at) = (Vec::new(), Vec::<u64>::new());
         for when in &self.deliver_all {
             match *when {
-                When::Every(_) if whole.every.is_some() => {
-                    return Err(TrainError::Setting {
-                        option: "--deliver-all",
-                        expected: "every/STEPS once",
-                        found: "several".into(),
-                    });
-                }
-                When::Every(steps) => whole.every = Some(steps),
-                When::Drops => whole.at.extend(drops.iter().filter_map(|drop| drop.checked_sub(1))),
-                When::End => whole.at.extend(steps.checked_sub(1)),
+                When::Every(steps) => every.push(steps),
+                When::Drops => at.extend(drops.iter().filter_map(|drop| drop.checked_sub(1))),
+                When::Evaluations => every.push(given(evaluations, "--evaluate-every beside evaluations")?),
+                When::Checkpoints => every.push(given(checkpoints, "--checkpoint-every beside checkpoints")?),
+                When::End => {}
+            }
+            // A run is evaluated and kept after its last step, too.
+            if matches!(when, When::Evaluations | When::Checkpoints | When::End) {
+                at.extend(steps.checked_sub(1));
             }
         }
-        whole.at.sort_unstable();
-        whole.at.dedup();
-        Ok(whole)
+        // Of several intervals, the steps of all but the shortest are listed.
+        every.sort_unstable();
+        for every in every.iter().skip(1).map(|every| every.get()) {
+            at.extend((1..=steps / every).map(|number| number * every - 1));
+        }
+        let whole = WholeSteps { every: every.first().copied(), at: Vec::new() };
+        at.retain(|step| !whole.contains(*step));
+        at.sort_unstable();
+        at.dedup();
+        Ok(WholeSteps { at, ..whole })
     }
 }
 

@@ -11,7 +11,7 @@ use gleaner_runtime::Session;
 
 use super::arguments::TrainArgs;
 use super::error::TrainError;
-use super::levers::{Levers, Optimizer};
+use super::levers::{Levers, Optimizer, When};
 use super::model_file::Identity;
 use gleaner_trainer::data::{Dataset, Source};
 use gleaner_trainer::models::ModelKind;
@@ -91,12 +91,13 @@ impl Settings {
         }
     }
 
-    /// Whether the optimiser's momentum counts the steps that entries have waited: where they do, and an update holds gradients, entry by
+    /// Whether the optimiser's momentum counts the steps that entries have waited: where they do, and an update holds sums of gradients, entry by
     /// entry.
     fn counts_waiting(&self) -> bool {
         let &Levers { plain_momentum, dct, sign_update, .. } = &self.options.levers;
         let is_late = self.method.collective().is_sparse() && !plain_momentum;
-        let holds_gradients = dct.is_none() && !sign_update && !self.method.correction().ef21;
+        let correction = self.method.correction();
+        let holds_gradients = dct.is_none() && !sign_update && !correction.ef21 && correction.decay.is_none();
         self.options.optimizer == Optimizer::Sgd && self.momentum > 0.0 && is_late && holds_gradients
     }
 
@@ -173,6 +174,8 @@ impl Settings {
         let correction = self.method.correction().momentum;
         let plain = "nothing beside --servers, or another --synchrony than bsp, where sgd is what servers and replicas do";
         let (options, levers) = (&self.options, &self.options.levers);
+        let is_local = self.synchrony.local().is_some();
+        let names_steps = levers.deliver_all.iter().any(|when| !matches!(when, When::Every(_)));
         expect([
             ("--merge", layers, options.merge.as_ref().map(|_| self.merge.name().to_owned())),
             ("--record", none, written(&options.record)),
@@ -199,7 +202,12 @@ impl Settings {
             (
                 "--momentum-correction",
                 velocity,
-                (self.synchrony.local().is_some() && correction > 0.0).then(|| correction.to_string()),
+                (is_local && correction > 0.0).then(|| correction.to_string()),
+            ),
+            (
+                "--deliver-all",
+                "every/STEPS alone beside --synchrony local, of which exchanges are counted, and not steps",
+                (is_local && names_steps).then(|| "more".into()),
             ),
         ])
     }

@@ -210,6 +210,32 @@ fn momentum_that_adam_does_not_need_is_named() {
     assert_eq!(said(&["--momentum", "0.9", "--method", "ring"]), 0);
 }
 
+/// Where it counts how long entries have waited, nothing is said; and neither is of a worker's own momentum in local steps, whose gradients do not wait.
+#[test]
+fn momentum_that_does_not_count_waiting_is_named() {
+    for (options, times) in [
+        ("--servers 1", 1),
+        ("--servers 1 --momentum 0", 0),
+        ("--servers 1 --method ring", 0),
+        ("--synchrony osp/budget=0.5", 1),
+        ("--synchrony local/1", 0),
+        ("--synchrony local/1,0.7,0.9", 1),
+        ("--synchrony bsp", 0),
+    ] {
+        let text = format!(
+            "--data synthetic --model mlp --workers 2 --steps 2 --batch 4 --evaluate-every 2 {options}"
+        );
+        let output = train(&text.split(' ').collect::<Vec<_>>()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{options}: {said}");
+        assert_eq!(
+            said.matches("does not count how long entries have waited").count(),
+            times,
+            "{options}: {said}"
+        );
+    }
+}
+
 /// Nothing is looked at before the 17th step, and with a dense method never.
 #[test]
 fn how_long_values_wait_is_in_the_summary() {

@@ -16,6 +16,8 @@ const ALL: Correction =
 
 const DECAYING: Correction = Correction { momentum: 0.0, mask: false, decay: Some(0.9), ..ALL };
 
+const CHANGES: Correction = Correction { mask: false, ef21: true, ..ALL };
+
 fn layout() -> Layout {
     Layout::new().parameter("late", 300).group().parameter("early", 600)
 }
@@ -45,8 +47,10 @@ fn file(folder: &Path, session: &Session) -> std::path::PathBuf {
 #[test]
 fn all_ranks_agree_and_a_resumed_job_goes_on_bit_by_bit_with_all_of_it_on() {
     let all = Method::all().map(|method| method.corrected(ALL));
-    let sparse = Method::all().filter(|method| method.collective().is_sparse());
-    for (i, corrected) in all.chain(sparse.map(|method| method.corrected(DECAYING))).enumerate() {
+    let sparse = || Method::all().filter(|method| method.collective().is_sparse());
+    let decaying = sparse().map(|method| method.corrected(DECAYING));
+    let changes = sparse().map(|method| method.corrected(CHANGES));
+    for (i, corrected) in all.chain(decaying).chain(changes).enumerate() {
         let method = corrected.density(0.01).on_nonfinite(OnNonFinite::Skip);
         let over = NETWORKS[i % 2];
         let whole = job::run(over, 3, |session| {

@@ -1,10 +1,13 @@
 //! What is delivered whole beside what is selected from: small parameters, and all in some steps.
 
 use std::num::NonZeroU64;
+use std::path::Path;
 
 use gleaner_algorithms::residual::{Correction, WholeSteps};
 use gleaner_algorithms::{Method, SelectOver};
 use gleaner_runtime::{Layout, Session, Update};
+use gleaner_statistics::random::Generator;
+use safetensors::SafeTensors;
 
 use crate::job::{self, Over, gradient};
 
@@ -82,6 +85,71 @@ fn small_parameters_travel_whole() {
                 }
             }
         });
+    }
+}
+
+/// What waits of a parameter, by a rank's checkpoint.
+fn waiting(checkpoint: &Path, parameter: &str) -> Vec<f32> {
+    let bytes = std::fs::read(checkpoint).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let tensor = tensors.tensor(&format!("residual.{parameter}")).unwrap();
+    tensor.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// Whatever the sizes and the limit: in every step what is below the limit is delivered whole, and of all else k entries at most. What is not
+/// delivered waits.
+#[test]
+fn exactly_what_is_below_the_limit_travels_whole() {
+    const STEPS: u64 = 4;
+    for seed in 0..24 {
+        let mut random = Generator::seeded(seed);
+        let sizes: Vec<usize> = (0..random.below(6) + 1).map(|_| 1 + random.below(30) as usize).collect();
+        // From none to all of them.
+        let limit = random.below(33) as usize;
+        let small: usize = sizes.iter().filter(|size| **size < limit).sum();
+        let name = |parameter: usize| format!("p{parameter}");
+        let parameters = sizes.iter().enumerate();
+        let layout = parameters.fold(Layout::new(), |layout, (p, size)| layout.parameter(name(p), *size));
+        // Small whole numbers, so that sums and means of two are exact, and none is 0.
+        let own = |rank: usize, step: u64, parameter: usize| -> Vec<f32> {
+            let mut random = Generator::new(seed, &format!("{rank}, {step}"), parameter as u64);
+            (0..sizes[parameter]).map(|_| 1.0 + random.below(9) as f32).collect()
+        };
+        let mean = |step: u64, parameter: usize| -> Vec<f32> {
+            let of_both = own(0, step, parameter).into_iter().zip(own(1, step, parameter));
+            of_both.map(|(a, b)| (a + b) / 2.0).collect()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let file = |rank: usize| folder.path().join(format!("rank-{rank}.safetensors"));
+        let delivered = job::run(Over::Memory, 2, |session| {
+            let method = Method::spardl().k(1).dense_below(limit);
+            let mut gradients = session.gradients(&layout, method).unwrap();
+            let mut sums: Vec<Vec<f32>> = sizes.iter().map(|size| vec![0.0; *size]).collect();
+            for step in 0..STEPS {
+                for parameter in 0..sizes.len() {
+                    gradients.ready(&name(parameter), &own(session.rank(), step, parameter)).unwrap();
+                }
+                let update = gradients.wait().unwrap();
+                let selected = update.entries() - small;
+                assert!(selected <= 1, "seed {seed}, step {step}: {selected} of what is not below {limit}");
+                for (parameter, sums) in sums.iter_mut().enumerate() {
+                    let values = update.values(&name(parameter)).unwrap();
+                    let is_mean = values == mean(step, parameter);
+                    assert!(is_mean || values.len() >= limit, "seed {seed}, step {step}: {parameter}");
+                    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+                }
+            }
+            gradients.save(file(session.rank())).unwrap();
+            sums
+        });
+        for (parameter, delivered) in delivered[0].iter().enumerate() {
+            let [first, second] = [0, 1].map(|rank| waiting(&file(rank), &name(parameter)));
+            for (entry, delivered) in delivered.iter().enumerate() {
+                let came: f32 = (0..STEPS).map(|step| mean(step, parameter)[entry]).sum();
+                let waits = (first[entry] + second[entry]) / 2.0;
+                assert_eq!(came, delivered + waits, "seed {seed}: entry {entry} of parameter {parameter}");
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use clap::Parser;
 use gleaner_algorithms::Sparsity;
+use gleaner_trainer::optimizer::Descent;
 
 #[derive(Parser)]
 struct Command {
@@ -104,6 +105,43 @@ fn all_entries_are_delivered_before_drops_and_at_the_end() {
     assert!(refusal.contains("at least one step"), "{refusal}");
 }
 
+/// In the last step before each of them, as the trainer's loop has them, and in no other.
+#[test]
+fn all_entries_are_delivered_before_evaluations_and_checkpoints() {
+    for (steps, evaluate, keep, words) in [
+        (12, 4, 5, "evaluations"),
+        (14, 4, 5, "checkpoints"),
+        (31, 4, 6, "evaluations,checkpoints"),
+        (20, 10, 5, "evaluations,checkpoints,end"),
+        (23, 7, 7, "checkpoints,every/3,evaluations"),
+        (3, 7, 8, "evaluations,checkpoints"),
+    ] {
+        let run = format!("--steps {steps} --evaluate-every {evaluate} --checkpoint-every {keep}");
+        let options = format!("{run} --checkpoint kept --deliver-all {words}");
+        let settings = settings(&options.split(' ').collect::<Vec<_>>()).unwrap();
+        let whole = settings.method.delivers_whole();
+        for step in 0..steps {
+            let done = step + 1;
+            let before =
+                |word: &str, every: u64| words.contains(word) && (done % every == 0 || done == steps);
+            let counted = words.contains("every/3") && done % 3 == 0;
+            let expected = before("evaluations", evaluate) || before("checkpoints", keep) || counted;
+            assert_eq!(whole.contains(step), expected, "{options}, step {step}");
+        }
+    }
+    for (word, option) in [("evaluations", "--evaluate-every"), ("checkpoints", "--checkpoint-every")] {
+        let refusal = settings(&["--deliver-all", word]).unwrap_err().to_string();
+        assert!(
+            refusal.starts_with(&format!("--deliver-all: expected {option} beside {word}, found none")),
+            "{refusal}"
+        );
+    }
+    let local = |when| settings(&["--synchrony", "local/4", "--deliver-all", when]);
+    let refusal = local("every/4,end").unwrap_err().to_string();
+    assert!(refusal.contains("every/STEPS alone beside --synchrony local"), "{refusal}");
+    assert!(local("every/4").is_ok());
+}
+
 #[test]
 fn groups_compete_where_the_largest_entries_are_selected() {
     let over = |options: &[&str]| settings(options).map(|settings| settings.method.selects_over().name());
@@ -187,6 +225,26 @@ fn adam_has_no_momentum_of_its_own_where_entries_wait() {
         (&["--residual-decay", "0.99"], 0.0),
     ] {
         assert_eq!(momentum(options), expected, "{options:?}");
+    }
+}
+
+/// Where entries wait, and an entry of an update is the sum of the gradients since it came last.
+#[test]
+fn momentum_counts_waiting_where_updates_hold_sums_of_gradients() {
+    for (options, counts) in [
+        (&[][..], true),
+        (&["--rate-in-residual"], true),
+        (&["--plain-momentum"], false),
+        (&["--method", "ring"], false),
+        (&["--momentum", "0"], false),
+        (&["--optimizer", "adam", "--momentum", "0.9"], false),
+        (&["--momentum-correction", "0.9", "--ef21"], false),
+        (&["--dct", "64"], false),
+        (&["--sign-update"], false),
+        (&["--residual-decay", "0.99", "--momentum", "0.9"], false),
+    ] {
+        let descent = settings(options).unwrap().descent();
+        assert_eq!(matches!(descent, Descent::LateSgd(_)), counts, "{options:?}");
     }
 }
 

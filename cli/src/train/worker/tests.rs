@@ -7,6 +7,7 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::merging;
 use gleaner_algorithms::residual::{Correction, WholeSteps};
 use gleaner_trainer::models::ModelKind;
+use safetensors::SafeTensors;
 use std::fs;
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -229,7 +230,9 @@ fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
     let adam = of(&["--model", "cnn", "--optimizer", "adam", "--lr", "0.01"]);
     let signs = ["--model", "cnn", "--dct", "16", "--sign-update", "--lr", "0.001"];
     let demo = of(&[&signs[..], &["--residual-decay", "0.9", "--norm-share", "0.5"]].concat());
-    for settings in [clicks, residual, adam, demo] {
+    let none = ["--model", "cnn", "--lr", "0.005", "--momentum", "0", "--weight-decay", "0"];
+    let ef21 = of(&[&none[..], &["--momentum-correction", "0.9", "--ef21"]].concat());
+    for settings in [clicks, residual, adam, demo, ef21] {
         let kept = tempfile::tempdir().unwrap();
         let mut settings = Settings {
             merge: merging::named("layer-wise").unwrap().into(),
@@ -256,12 +259,34 @@ fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
             options.optimizer = if is_sgd { Optimizer::Adam } else { Optimizer::Sgd };
             options.levers.rate_in_residual = false;
         });
-        if settings.momentum > 0.0 && is_sgd && !settings.options.levers.sign_update {
+        let is_usual = settings.options.levers.sign_update || settings.options.levers.ef21;
+        if settings.momentum > 0.0 && is_sgd && !is_usual {
             refused("counting how long", &|options| options.levers.plain_momentum = true);
         }
         if is_sgd {
             refused("rate in residual", &|options| options.levers.rate_in_residual ^= true);
         }
+    }
+}
+
+/// Where everything is delivered before a checkpoint, nothing waits in it; and a run that goes on from it delivers everything in the same steps.
+#[test]
+fn nothing_waits_in_a_checkpoint_before_which_all_is_delivered() {
+    for (words, waits) in [("evaluations", true), ("evaluations,checkpoints", false)] {
+        let kept = tempfile::tempdir().unwrap();
+        let checkpoints = ["--checkpoint-every", "5", "--checkpoint", kept.path().to_str().unwrap()];
+        let mut settings = of(&[&["--model", "mlp", "--deliver-all", words][..], &checkpoints].concat());
+        let whole = run(&settings).unwrap();
+        for (step, waits) in [(10, waits), (12, false)] {
+            let file = kept.path().join(format!("rank-0.step-{step}.residual.safetensors"));
+            let residuals = saved(&file, "residual.");
+            assert!(!residuals.is_empty());
+            assert_eq!(residuals.iter().any(|value| *value != 0.0), waits, "{words}, step {step}");
+        }
+        fs::remove_file(kept.path().join("rank-0.step-12.safetensors")).unwrap();
+        settings.options.resume = true;
+        let resumed = run(&settings).unwrap();
+        assert_eq!((resumed.first_step, resumed.parameters_digest), (10, whole.parameters_digest), "{words}");
     }
 }
 
@@ -316,41 +341,60 @@ fn a_transform_changes_what_waits_and_nothing_else() {
     assert!(far(&losses(None, sparse()), &losses(Some(64), sparse())) > 1e-3);
 }
 
+/// The parameters after one step of the perceptron without momentum, in the order of their names.
+fn after_a_step(options: &[&str]) -> Vec<f32> {
+    let kept = tempfile::tempdir().unwrap();
+    let plain = ["--model", "mlp", "--momentum", "0", "--weight-decay", "0", "--steps", "1", "--checkpoint"];
+    run(&of(&[&plain[..], &[kept.path().to_str().unwrap()], options].concat())).unwrap();
+    saved(&kept.path().join("rank-0.step-1.safetensors"), "parameter/")
+}
+
+/// What a file holds in tensors whose names begin so, in the order of the names.
+fn saved(file: &Path, beginning: &str) -> Vec<f32> {
+    let bytes = fs::read(file).unwrap();
+    let mut tensors = SafeTensors::deserialize(&bytes).unwrap().tensors();
+    tensors.retain(|(name, _)| name.starts_with(beginning));
+    tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let words = tensors.iter().flat_map(|(_, tensor)| tensor.data().as_chunks::<4>().0);
+    words.map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+/// A rate of which nothing is left once it is added to a parameter.
+const NOTHING: &str = "1e-30";
+
 /// One step by signs moves each parameter by the rate, or not at all.
 #[test]
 fn signs_move_each_parameter_by_the_rate() {
-    let kept = tempfile::tempdir().unwrap();
-    let after_a_step = |lr: f32| {
-        let rate = lr.to_string();
-        let folder = kept.path().join(&rate);
-        let plain = ["--model", "mlp", "--method", "ring", "--momentum", "0", "--weight-decay", "0"];
-        let signs = ["--sign-update", "--steps", "1", "--lr", rate.as_str()];
-        let options = [&plain[..], &signs, &["--checkpoint", folder.to_str().unwrap()]].concat();
-        run(&of(&options)).unwrap();
-        let bytes = fs::read(folder.join("rank-0.step-1.safetensors")).unwrap();
-        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let of = tensors.tensor("parameter/output.weight").unwrap();
-        of.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<f32>>()
-    };
-    // A rate of which nothing is left once it is added.
-    let (before, after) = (after_a_step(1e-30), after_a_step(0.5));
-    let moved: Vec<f32> = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).collect();
+    let at = |rate: &str| after_a_step(&["--method", "ring", "--sign-update", "--lr", rate]);
+    let moved: Vec<f32> = at(NOTHING).iter().zip(at("0.5")).map(|(a, b)| (a - b).abs()).collect();
     assert!(moved.iter().all(|&by| by == 0.0 || (by - 0.5).abs() < 1e-5), "{moved:?}");
     assert!(moved.iter().any(|&by| by > 0.0));
 }
 
-/// A step of stochastic gradient descent is as long as the rate times the norm that updates are shortened to.
+/// A step of stochastic gradient descent is as long as the rate times the norm that updates are shortened to; a shorter update is left alone.
 #[test]
 fn updates_are_shortened_to_a_norm() {
-    let shortened = |clip_update| {
-        let mut digits = of(&["--model", "mlp", "--momentum", "0", "--weight-decay", "0", "--steps", "1"]);
-        digits.options.levers.clip_update = clip_update;
-        run(&digits).unwrap().held_out_loss
+    const RATE: f64 = 0.5;
+    let start = after_a_step(&["--lr", NOTHING]);
+    let length = |after: &[f32]| {
+        let squares = start.iter().zip(after).map(|(a, b)| (f64::from(*b) - f64::from(*a)).powi(2));
+        squares.sum::<f64>().sqrt()
     };
-    let plain = shortened(None);
-    assert_eq!(shortened(Some(1e6)), plain);
-    let (short, none) = (shortened(Some(1e-3)), shortened(Some(1e-9)));
-    assert!((short - none).abs() < 1e-3 && (plain - none).abs() > 1e-3, "{plain} {short} {none}");
+    let shortened = |norm: f64| {
+        let (rate, norm) = (RATE.to_string(), norm.to_string());
+        after_a_step(&["--lr", rate.as_str(), "--clip-update", norm.as_str()])
+    };
+    let plain = after_a_step(&["--lr", RATE.to_string().as_str()]);
+    let norm = length(&plain) / RATE;
+    assert!(norm > 0.0);
+    for norm in [0.5 * norm, 0.01 * norm] {
+        let found = length(&shortened(norm));
+        assert!(
+            (found / (RATE * norm) - 1.0).abs() < 1e-3,
+            "{found} with the rate {RATE} and the norm {norm}"
+        );
+    }
+    assert!(shortened(2.0 * norm) == plain);
 }
 
 /// Data that are new in every step have the same loss in training and on held-out examples; what evaluations report adds up.
