@@ -5,6 +5,15 @@ _Path = Union[str, "PathLike[str]"]
 
 __version__: str
 
+def late_sgd_step(
+    addresses: Tuple[int, int, int, int],
+    count: int,
+    rate: float,
+    momentum: float,
+    weight_decay: float,
+    nesterov: bool,
+) -> None: ...
+
 class Method:
     def __new__(
         cls,
