@@ -89,6 +89,7 @@ mod tests {
             Box::new(synchrony::named("spp").unwrap_err()),
             Box::new(PolicyError::Unknown { worker: 3, workers: 2 }),
             Box::new(Shards::new(1, 2).unwrap_err()),
+            Box::new(synchrony::Sgd::default().check(-1.0).unwrap_err()),
         ]
     }
 

@@ -113,7 +113,8 @@ impl fmt::Display for Finding {
             Finding::Momentum { waits, momentum } => write!(
                 f,
                 "a value waits for {} and then comes at once, and momentum {momentum} goes on with it for {}; choose an optimiser whose \
-                 momentum counts how long entries have waited (LateSgd, in Python gleaner.torch.SGD), a higher density, or less momentum",
+                 momentum counts how long entries have waited (LateSgd, in Python gleaner.torch.SGD or gleaner.late_sgd_step, in C \
+                 gleaner_late_sgd_step), Adam without momentum (beta1 = 0), a higher density, or less momentum",
                 steps(waits),
                 steps(remembers(momentum)),
             ),

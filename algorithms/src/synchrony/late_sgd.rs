@@ -15,6 +15,10 @@ const LONGEST: usize = 4096;
 /// the velocity, and the rest is applied at once with all that it comes to, (1 − q)/(1 − m). An entry that comes in every step has q = 1,
 /// and that is [`Sgd`] to the last bit.
 ///
+/// An entry that waited w steps is taken for the sum of w gradients. That is exact where all workers' values of an entry are delivered together,
+/// as with [completed sums](crate::Method::complete_sums). With SparDL some workers' parts of it may be older, and rounding leaves a rest that comes
+/// later; both count as newer than they are. Totals are conserved in any case: in the end each gradient has come to g/(1 − m).
+///
 /// An entry comes where the gradient is not 0. With a dense method an entry of 0 has not waited, so [`Sgd`] is for that. A row of an embedding
 /// that no example has used has not waited either: it is taken as if it had, and steps at once when it is used.
 #[derive(Clone, Debug, PartialEq)]

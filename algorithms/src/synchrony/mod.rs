@@ -31,7 +31,7 @@ pub use late_sgd::LateSgd;
 pub use local::Local;
 pub use osp::Osp;
 pub use r2sp::R2sp;
-pub use sgd::Sgd;
+pub use sgd::{Sgd, SgdError};
 pub use ssp::Ssp;
 
 /// Which part of a step's gradient is pushed.

@@ -1,4 +1,5 @@
-// Fits a small network to a function that no rank sees whole: every rank has points of its own.
+// Fits a small network to a function that no rank sees whole: every rank has points of its own. It steps by momentum that counts how
+// long entries have waited in residuals.
 //
 //     cc train.c $(pkg-config --cflags --libs gleaner) -lm -o train
 //     gleaner launch --workers 4 -- ./train
@@ -53,6 +54,19 @@ static float pass(const network *net, const float *x, const float *y, network *g
     return loss;
 }
 
+// Where a parameter's momentum is, and for how many steps its entries have waited: part of a checkpoint, beside the network.
+typedef struct {
+    float velocities[HIDDEN], waited[HIDDEN];
+} state;
+
+// A parameter follows its mean gradient, which is the same on every rank: so all networks stay the same.
+static void follow(gleaner_gradients *gradients, const char *parameter, float *values, state *kept) {
+    float mean[HIDDEN];
+    check(gleaner_read(gradients, parameter, mean, HIDDEN));
+    const float rate = 0.0025f, momentum = 0.9f, weight_decay = 0;
+    check(gleaner_late_sgd_step(values, kept->velocities, kept->waited, mean, HIDDEN, rate, momentum, weight_decay, false));
+}
+
 int main(void) {
     gleaner_session *session;
     check(gleaner_join(&session));
@@ -87,6 +101,7 @@ int main(void) {
     check(gleaner_gradients_new(session, method, parameters, 3, &gradients));
     gleaner_method_free(method);
 
+    state in = {0}, bias = {0}, out = {0};
     float first = 0, last = 0;
     for (int step = 0; step < STEPS; step++) {
         network gradient;
@@ -98,10 +113,16 @@ int main(void) {
         check(gleaner_ready(gradients, "in", gradient.in, HIDDEN));
         check(gleaner_ready(gradients, "bias", gradient.bias, HIDDEN));
         check(gleaner_wait(gradients, NULL));
-        // The same update on every rank, so all networks stay the same.
-        check(gleaner_add(gradients, "out", net.out, HIDDEN, -0.05f));
-        check(gleaner_add(gradients, "in", net.in, HIDDEN, -0.05f));
-        check(gleaner_add(gradients, "bias", net.bias, HIDDEN, -0.05f));
+        follow(gradients, "out", net.out, &out);
+        follow(gradients, "in", net.in, &in);
+        follow(gradients, "bias", net.bias, &bias);
+    }
+    // What stands in the way of this training, with a momentum of 0, since the one above counts how long entries have waited.
+    gleaner_health_numbers health;
+    char findings[2000];
+    check(gleaner_health(gradients, 0, &health, findings, sizeof findings));
+    if (rank == 0) {
+        printf("a value waits for %.1f steps\n%s", health.waits, findings);
     }
     gleaner_gradients_free(gradients);
 

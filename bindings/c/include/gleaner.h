@@ -26,7 +26,7 @@ typedef enum {
     GLEANER_FAILED = 4,
     // A name, a length or an order of calls that does not fit the parameters.
     GLEANER_LAYOUT = 5,
-    // An invalid method, or an invalid option of one.
+    // An invalid method, or an invalid option of one or of the optimiser.
     GLEANER_METHOD = 6,
     // A checkpoint that cannot be written, or from which this job cannot go on.
     GLEANER_CHECKPOINT = 7,
@@ -54,6 +54,22 @@ typedef struct {
     // Parameters that stand together with the same number travel together, as soon as all of them are ready.
     uint32_t group;
 } gleaner_parameter;
+
+// What waits on this rank, and how long, over the last steps that were looked at.
+typedef struct {
+    // In how many steps it was looked at, so far: in each seventeenth. Nothing is found before the fourth.
+    uint64_t looks;
+    // How many steps a value waits until it is delivered: infinitely many where nothing is, and 0 where nothing waits.
+    double waits;
+    // The sum of the magnitudes of what waits after a step.
+    double waiting;
+    // The same of what a step delivers of this rank's values.
+    double delivered;
+    // The share of the entries that a step is set to deliver.
+    double density;
+    // How many findings there are.
+    size_t findings;
+} gleaner_health_numbers;
 
 #ifdef __cplusplus
 extern "C" {
@@ -95,6 +111,15 @@ gleaner_status gleaner_add(gleaner_gradients *gradients,
                            size_t count,
                            float scale);
 
+// What waits on this rank and how long, and what in that stands in the way of a training whose optimiser has this momentum, from 0 to below 1: 0
+// with gleaner_late_sgd_step, which counts how long entries have waited, and beside momentum correction. What is found are sentences, of which
+// those that fit are written to `findings`, each with a line feed, and after them a zero byte; it has `size` bytes, and may be null if that is 0.
+gleaner_status gleaner_health(gleaner_gradients *gradients,
+                              float momentum,
+                              gleaner_health_numbers *numbers,
+                              char *findings,
+                              size_t size);
+
 // Writes what this rank has not delivered yet, what the method has learnt and the step to a file, which holds a whole
 // checkpoint or the one before. Call it between steps, on every rank with a path of its own.
 gleaner_status gleaner_save(gleaner_gradients *gradients,
@@ -126,6 +151,21 @@ gleaner_status gleaner_method_set(gleaner_method *method,
 
 // Frees a method; nothing for null.
 void gleaner_method_free(gleaner_method *method);
+
+// Steps `count` parameters along a gradient, by stochastic gradient descent whose momentum counts how long entries have waited in residuals.
+// The gradient is a mean as gleaner_read writes it: an entry comes where it is not 0. The velocities and the steps waited, 0 at first, are those
+// of the last call; keep them in checkpoints. The rate and the weight decay are 0 or more, and the momentum is from 0 to below 1; with
+// `nesterov` the step looks ahead along the new velocity. The arrays do not overlap. With a dense method take the usual momentum: there an
+// entry of 0 has not waited. Each call computes 4,096 shares first, so parameters that lie side by side are best stepped together.
+gleaner_status gleaner_late_sgd_step(float *parameters,
+                                     float *velocities,
+                                     float *waited,
+                                     const float *gradient,
+                                     size_t count,
+                                     float rate,
+                                     float momentum,
+                                     float weight_decay,
+                                     bool nesterov);
 
 // Joins the job that the environment describes: as started by `gleaner launch`, torchrun, Slurm or Open MPI. Without any
 // of them the job is this one worker. Leave it with gleaner_leave.

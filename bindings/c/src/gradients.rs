@@ -4,10 +4,10 @@ use std::ffi::c_char;
 use std::path::Path;
 use std::sync::Mutex;
 
-use gleaner::{Gradients, Layout, LayoutError, Update};
+use gleaner::{Finding, Gradients, Layout, LayoutError, Update};
 
 use crate::handles::{Handles, lock};
-use crate::method::{METHODS, gleaner_method};
+use crate::method::{METHODS, gleaner_method, refused};
 use crate::session::{SESSIONS, gleaner_session};
 use crate::status::{Refused, call, gleaner_status, room, slice, slice_mut, text};
 
@@ -20,6 +20,23 @@ pub struct gleaner_parameter {
     pub entries: usize,
     /// Parameters that stand together with the same number travel together, as soon as all of them are ready.
     pub group: u32,
+}
+
+/// What waits on this rank, and how long, over the last steps that were looked at.
+#[repr(C)]
+pub struct gleaner_health_numbers {
+    /// In how many steps it was looked at, so far: in each seventeenth. Nothing is found before the fourth.
+    pub looks: u64,
+    /// How many steps a value waits until it is delivered: infinitely many where nothing is, and 0 where nothing waits.
+    pub waits: f64,
+    /// The sum of the magnitudes of what waits after a step.
+    pub waiting: f64,
+    /// The same of what a step delivers of this rank's values.
+    pub delivered: f64,
+    /// The share of the entries that a step is set to deliver.
+    pub density: f64,
+    /// How many findings there are.
+    pub findings: usize,
 }
 
 /// The gradients of a model's parameters, and the last step's update.
@@ -195,6 +212,66 @@ pub unsafe extern "C" fn gleaner_add(
         with_mean(gradients, parameter, values, count, |update, parameter, values| {
             update.add_to(parameter, values, scale)
         })
+    }
+}
+
+/// What waits on this rank and how long, and what in that stands in the way of a training whose optimiser has this momentum, from 0 to below 1: 0
+/// with gleaner_late_sgd_step, which counts how long entries have waited, and beside momentum correction. What is found are sentences, of which
+/// those that fit are written to `findings`, each with a line feed, and after them a zero byte; it has `size` bytes, and may be null if that is 0.
+///
+/// # Safety
+/// The pointers are null or valid, and there is room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gleaner_health(
+    gradients: *mut gleaner_gradients,
+    momentum: f32,
+    numbers: *mut gleaner_health_numbers,
+    findings: *mut c_char,
+    size: usize,
+) -> gleaner_status {
+    call(|| {
+        let own = GRADIENTS.get(gradients)?;
+        if !(0.0..1.0).contains(&momentum) {
+            let sentence = format!(
+                "the momentum of the optimiser is {momentum}; expected a number from 0 to below 1, such as 0.9"
+            );
+            return Err(refused(sentence));
+        }
+        // SAFETY: the caller promises it.
+        let (numbers, lines) = unsafe {
+            (
+                room(numbers, "where the numbers go")?,
+                slice_mut(findings.cast::<u8>(), size, "where the findings go")?,
+            )
+        };
+        let health = lock(&own.0).gradients.health();
+        let found = health.findings(momentum);
+        put_lines(&found, lines);
+        numbers.put(gleaner_health_numbers {
+            looks: health.looks,
+            waits: health.waits(),
+            waiting: health.waiting,
+            delivered: health.delivered,
+            density: health.density,
+            findings: found.len(),
+        });
+        Ok(())
+    })
+}
+
+/// Writes the first findings, as many as there is room for, each as a line, and a zero byte.
+fn put_lines(findings: &[Finding], into: &mut [u8]) {
+    let mut end = 0;
+    for finding in findings {
+        let line = format!("{finding}\n");
+        match into.get_mut(end..end + line.len() + 1) {
+            Some(place) => place[..line.len()].copy_from_slice(line.as_bytes()),
+            None => break,
+        }
+        end += line.len();
+    }
+    if let Some(last) = into.get_mut(end) {
+        *last = 0;
     }
 }
 

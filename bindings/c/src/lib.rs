@@ -1,4 +1,4 @@
-//! Gleaner for C: nineteen functions, opaque handles, and errors as codes with a sentence. `include/gleaner.h` is made of this
+//! Gleaner for C: twenty-one functions, opaque handles, and errors as codes with a sentence. `include/gleaner.h` is made of this
 //! crate by cbindgen, so its documentation is that of the functions here.
 //!
 //! Null pointers are refused, and so are handles that were freed. A panic becomes [`gleaner_status::GLEANER_PANIC`]. Whatever a handle
@@ -10,11 +10,13 @@
 mod gradients;
 mod handles;
 mod method;
+mod optimizer;
 mod session;
 mod status;
 
 pub use gradients::*;
 pub use method::*;
+pub use optimizer::*;
 pub use session::*;
 pub use status::{gleaner_error, gleaner_status};
 

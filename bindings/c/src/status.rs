@@ -23,7 +23,7 @@ pub enum gleaner_status {
     GLEANER_FAILED = 4,
     /// A name, a length or an order of calls that does not fit the parameters.
     GLEANER_LAYOUT = 5,
-    /// An invalid method, or an invalid option of one.
+    /// An invalid method, or an invalid option of one or of the optimiser.
     GLEANER_METHOD = 6,
     /// A checkpoint that cannot be written, or from which this job cannot go on.
     GLEANER_CHECKPOINT = 7,

@@ -74,6 +74,20 @@ int main(void) {
     }
     expect(gleaner_load(gradients, "/nowhere/at/all"), GLEANER_CHECKPOINT, "/nowhere/at/all");
 
+    gleaner_health_numbers health;
+    char findings[100];
+    expect(gleaner_health(gradients, 1, &health, findings, 100), GLEANER_METHOD, "momentum of the optimiser is 1");
+    expect(gleaner_health(gradients, 0.9f, NULL, findings, 100), GLEANER_ARGUMENT, "null");
+    expect(gleaner_health(gradients, 0.9f, &health, NULL, 100), GLEANER_ARGUMENT, "null");
+    float velocities[4] = {0}, waited[4] = {0}, mean[4] = {1};
+    expect(gleaner_late_sgd_step(values, NULL, waited, mean, 4, 0.1f, 0.9f, 0, false), GLEANER_ARGUMENT, "velocities is null");
+    expect(gleaner_late_sgd_step(NULL, NULL, NULL, NULL, 4, 0.1f, 0.9f, 0, false), GLEANER_ARGUMENT, "parameters is null");
+    expect(gleaner_late_sgd_step(values, velocities, waited, mean, SIZE_MAX, 0.1f, 0.9f, 0, false), GLEANER_ARGUMENT, "cannot be");
+    expect(gleaner_late_sgd_step(values, waited, waited, mean, 4, 0.1f, 0.9f, 0, false), GLEANER_ARGUMENT, "overlap");
+    expect(gleaner_late_sgd_step(values, velocities, waited, values + 3, 4, 0.1f, 0.9f, 0, false), GLEANER_ARGUMENT, "overlap");
+    expect(gleaner_late_sgd_step(values, velocities, waited, mean, 4, -1, 0.9f, 0, false), GLEANER_METHOD, "rate: expected");
+    expect(gleaner_late_sgd_step(values, velocities, waited, mean, 4, 0.1f, 1, 0, false), GLEANER_METHOD, "momentum: expected");
+
     expect(gleaner_all_reduce(session, method, "mean", NULL, 4), GLEANER_ARGUMENT, "null");
     expect(gleaner_all_reduce(session, method, "mean", values, SIZE_MAX), GLEANER_ARGUMENT, "cannot be");
     if (gleaner_all_reduce(session, method, "mean", values, 4) != GLEANER_OK) {

@@ -7,6 +7,7 @@ mod bytes;
 mod device;
 mod errors;
 mod gradients;
+mod late_sgd;
 mod memory;
 mod method;
 mod owned;
@@ -26,6 +27,8 @@ mod _native {
     use crate::device::Device;
     #[pymodule_export]
     use crate::gradients::Gradients;
+    #[pymodule_export]
+    use crate::late_sgd::late_sgd_step;
     #[pymodule_export]
     use crate::method::Method;
     #[pymodule_export]

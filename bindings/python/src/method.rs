@@ -99,6 +99,12 @@ impl Method {
         self.0.correction().needs_main_memory() || self.0.follows_norm_share().is_some()
     }
 
+    /// Whether momentum correction puts the momentum into the update.
+    #[getter]
+    fn has_momentum(&self) -> bool {
+        self.0.correction().momentum > 0.0
+    }
+
     /// The same method, with steps left out on all ranks where one has values that are not finite.
     fn skipping(&self) -> Self {
         Self(self.0.clone().on_nonfinite(OnNonFinite::Skip))

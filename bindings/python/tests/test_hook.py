@@ -207,6 +207,30 @@ def _spawned(rank, workers, folder, port):
         file.write(repr([parameter.tolist() for parameter in model.parameters()]))
 
 
+def _hook_fares():
+    """The findings with each optimiser where one entry of a thousand is delivered in a step, by their names."""
+    start()
+    model = wrapped(linear({"a": (1000,)}))
+    hook = gleaner.torch.register(model, k=1, merge="single")
+    random = torch.Generator().manual_seed(1)
+    for _ in range(120):
+        model({"a": torch.randn(1000, generator=random)}).backward()
+    found = [dict(hook.health(0.9).findings)]
+    for make, settings in [
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.Adam, {}),
+        (torch.optim.Adam, {"betas": (0.0, 0.999)}),
+        (gleaner.torch.SGD, {"momentum": 0.9}),
+    ]:
+        optimizer = make(model.parameters(), lr=0.1, **settings)
+        found.append(dict(hook.health(optimizer=optimizer).findings))
+    try:
+        hook.health(0.9, optimizer=optimizer)
+    except gleaner.MethodError as error:
+        return [*found, str(error)]
+    return found
+
+
 def _hook_joins():
     """Rank 0 has three batches more."""
     rank = start()
@@ -330,6 +354,17 @@ class Hooks(Numbers):
     def test_uneven_inputs(self):
         long, short = jobs.run("test_hook:_hook_joins")
         self.assertEqual((long, short), ([1.0] * 3 + [0.5] * 3, [1.0] * 3))
+
+    def test_the_momentum_of_an_optimiser_is_read_from_it(self):
+        ((number, sgd, adam, without, ours, both),) = jobs.run("test_hook:_hook_fares", 1)
+        for found in (number, sgd, adam):
+            self.assertEqual(list(found), ["stale", "momentum"])
+        for found in (without, ours):
+            self.assertEqual(list(found), ["stale"])
+        self.assertIn("momentum 0.9 goes on with it", number["momentum"])
+        self.assertIn("use gleaner.torch.SGD", sgd["momentum"])
+        self.assertIn("use betas=(0.0, 0.999)", adam["momentum"])
+        self.assertIn("expected one of the two", both)
 
     def test_what_cannot_work_is_refused_by_name(self):
         for found in jobs.run("test_hook:_refuses"):

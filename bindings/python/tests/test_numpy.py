@@ -311,6 +311,63 @@ class Arrays(unittest.TestCase):
 
 
 @unittest.skipIf(numpy is None, "SKIPPED: NumPy is not installed")
+class LateSgd(unittest.TestCase):
+    """Momentum that counts how long entries have waited. It joins no job."""
+
+    def zeros(self, shape=2):
+        return [numpy.zeros(shape, numpy.float32) for _ in range(3)]
+
+    def test_an_entry_that_waited_is_overdue(self):
+        weights, velocities, waited = self.zeros((1, 2))
+        for gradient in ([0.0, 1.0], [2.0, 0.0]):
+            gleaner.late_sgd_step(weights, velocities, waited, numpy.array(gradient, "f4"), 1.0, 0.5)
+        # (1 - 1/4) / (2 * 1/2) = 3/4 of the first goes into the velocity, and twice the rest is applied.
+        self.assertEqual((weights.tolist(), velocities.tolist(), waited.tolist()), ([[-2.5, -1.5]], [[1.5, 0.5]], [[0.0, 1.0]]))
+
+    def test_entries_of_every_step_are_stepped_as_usual(self):
+        random = numpy.random.default_rng(1)
+        for nesterov in (False, True):
+            weights, velocities, waited = self.zeros(50)
+            expected, velocity = numpy.zeros(50), numpy.zeros(50)
+            for _ in range(5):
+                gradient = random.normal(size=50).astype("f4")
+                gleaner.late_sgd_step(weights, velocities, waited, gradient, 0.1, 0.9, weight_decay=0.01, nesterov=nesterov)
+                decayed = gradient + 0.01 * expected
+                velocity = 0.9 * velocity + decayed
+                expected -= 0.1 * (decayed + 0.9 * velocity if nesterov else velocity)
+            numpy.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-6)
+
+    def test_late_entries_are_no_further_behind_than_what_waits(self):
+        weights, velocities, waited = self.zeros()
+        for step in range(1, 201):
+            late = 20.0 if step % 20 == 0 else 0.0
+            gleaner.late_sgd_step(weights, velocities, waited, numpy.array([1.0, late], "f4"), 0.1, 0.9)
+        self.assertLess(abs(weights[0] - weights[1]), 0.1)
+
+    def test_what_cannot_be_is_refused(self):
+        weights, velocities, waited = self.zeros()
+        gradient, frozen = numpy.ones(2, numpy.float32), numpy.zeros(2, numpy.float32)
+        frozen.flags.writeable = False
+        for kind, words, arrays, options in [
+            (gleaner.LayoutError, "parameters cannot take the result", (weights.astype("f8"), velocities, waited, gradient), {}),
+            (gleaner.LayoutError, "parameters cannot take the result", ([0.0, 0.0], velocities, waited, gradient), {}),
+            (gleaner.LayoutError, "velocities cannot take the result", (weights, numpy.zeros(4, "f4")[::2], waited, gradient), {}),
+            (gleaner.LayoutError, "velocities cannot take the result", (weights, velocities.reshape(1, 2), waited, gradient), {}),
+            (gleaner.LayoutError, "steps waited cannot take the result", (weights, velocities, frozen, gradient), {}),
+            (gleaner.LayoutError, "has 3 entries; the parameters have 2", (weights, velocities, waited, numpy.ones(3, "f4")), {}),
+            (gleaner.LayoutError, "share memory", (weights, velocities, velocities, gradient), {}),
+            (gleaner.LayoutError, "share memory", (weights, velocities, waited, weights), {}),
+            (gleaner.UnsupportedError, "gradient is of float64", (weights, velocities, waited, numpy.ones(2)), {}),
+            (gleaner.MethodError, "rate: expected a number from 0 on, found NaN", (weights, velocities, waited, gradient), {"rate": numpy.nan}),
+            (gleaner.MethodError, "momentum: expected .*, found 1", (weights, velocities, waited, gradient), {"momentum": 1.0}),
+            (gleaner.MethodError, "weight_decay: expected .*, found -1", (weights, velocities, waited, gradient), {"weight_decay": -1.0}),
+        ]:
+            with self.subTest(words), self.assertRaisesRegex(kind, words):
+                gleaner.late_sgd_step(*arrays, **{"rate": 0.1, "momentum": 0.9, **options})
+        self.assertEqual((weights.tolist(), velocities.tolist(), waited.tolist()), ([0.0, 0.0],) * 3)
+
+
+@unittest.skipIf(numpy is None, "SKIPPED: NumPy is not installed")
 class Failures(unittest.TestCase):
     def test_ranks_that_differ_hear_the_difference(self):
         for sentence, rank in jobs.run("test_numpy:_differs"):

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import unittest
+import warnings
 
 import jobs
 
@@ -105,6 +106,35 @@ def _synchronizer_refuses():
     return found
 
 
+def _synchronizer_warns():
+    """What two steps warn of, with each of these methods and optimisers."""
+    sgd, adam = torch.optim.SGD, torch.optim.AdamW
+    found = []
+    for options, make, settings in [
+        ({}, sgd, {"momentum": 0.9}),
+        ({}, adam, {}),
+        ({}, torch.optim.RMSprop, {"momentum": 0.5}),
+        ({}, sgd, {}),
+        ({}, adam, {"betas": (0.0, 0.999)}),
+        ({}, gleaner.torch.SGD, {"momentum": 0.9}),
+        ({"method": "ring"}, sgd, {"momentum": 0.9}),
+        ({"method": "ring"}, adam, {}),
+        ({"momentum": 0.9}, sgd, {"momentum": 0.9}),
+    ]:
+        parameter = torch.nn.Parameter(torch.ones(4))
+        sync = gleaner.torch.Synchronizer([parameter], **options)
+        optimizer = make([parameter], lr=0.1, **settings)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                optimizer.zero_grad()
+                parameter.square().sum().backward()
+                sync.step(optimizer)
+        found.append([str(warning.message) for warning in caught if "residuals" in str(warning.message)])
+        sync.close()
+    return found
+
+
 @unittest.skipIf(torch is None, WHY)
 class Synchronizers(Numbers):
     def test_nothing_is_lost(self):
@@ -131,6 +161,13 @@ class Synchronizers(Numbers):
 
     def test_a_state_goes_on_bit_by_bit(self):
         self.assertEqual(jobs.run("test_synchronizer:_synchronizer_goes_on"), [True, True])
+
+    def test_momentum_that_does_not_count_waiting_is_warned_of_once(self):
+        (found,) = jobs.run("test_synchronizer:_synchronizer_warns", 1)
+        self.assertEqual([len(said) for said in found], [1, 1, 1] + [0] * 6, found)
+        self.assertRegex(found[0][0], r"^SGD has momentum=0\.9, .*22% behind dense exchange; use gleaner\.torch\.SGD, whose momentum counts")
+        self.assertRegex(found[1][0], r"^AdamW has betas=\(0\.9, 0\.999\), .*14% behind dense exchange; use betas=\(0\.0, 0\.999\)$")
+        self.assertRegex(found[2][0], r"^RMSprop has momentum=0\.5, .* a second time; use momentum=0\.0$")
 
     def test_what_is_not_exchanged_is_found(self):
         (found,) = jobs.run("test_synchronizer:_synchronizer_refuses", 1)

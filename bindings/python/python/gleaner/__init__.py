@@ -58,6 +58,7 @@ __all__ = [
     "all_reduce",
     "all_reduce_async",
     "errors",
+    "late_sgd_step",
     "session",
 ]
 
@@ -67,6 +68,7 @@ _OF_NUMPY = {
     "Update": "gleaner._gradients",
     "Handle": "gleaner._handle",
     "Session": "gleaner._session",
+    "late_sgd_step": "gleaner._late_sgd",
 }
 
 

@@ -5,6 +5,8 @@ import numpy
 from gleaner import errors as errors
 from gleaner._gradients import Gradients as Gradients, Update as Update
 from gleaner._handle import Handle as Handle
+from gleaner._health import Finding as Finding, Health as Health
+from gleaner._late_sgd import late_sgd_step as late_sgd_step
 from gleaner._method import MethodLike
 from gleaner._native import Method as Method, __version__ as __version__
 from gleaner._session import Session as Session, Traffic as Traffic

@@ -5,6 +5,15 @@ _Path = Union[str, "PathLike[str]"]
 
 __version__: str
 
+def late_sgd_step(
+    addresses: Tuple[int, int, int, int],
+    count: int,
+    rate: float,
+    momentum: float,
+    weight_decay: float,
+    nesterov: bool,
+) -> None: ...
+
 class Method:
     def __new__(
         cls,
@@ -40,6 +49,8 @@ class Method:
     def skips(self) -> bool: ...
     @property
     def corrects(self) -> bool: ...
+    @property
+    def has_momentum(self) -> bool: ...
     def skipping(self) -> Method: ...
 
 class Listener:

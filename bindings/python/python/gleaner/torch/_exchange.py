@@ -9,6 +9,8 @@ import torch
 from gleaner import _health, _native
 from gleaner._membership import Membership
 from gleaner._method import MethodLike, as_method
+from gleaner.errors import MethodError
+from gleaner.torch import _momentum
 from gleaner.torch._device import OnDevice
 from gleaner.torch._sessions import names_of
 from gleaner.torch._state import load_state, state_of
@@ -35,6 +37,7 @@ class Exchange:
     ) -> None:
         self.session = session
         self.skipped: Optional[int] = None
+        self._method = method
         self._names = names_of(parameters)
         self._scaler = scaler
         self._device = device
@@ -57,14 +60,27 @@ class Exchange:
         """
         load_state(self.gradients, state, self.session.rank, self.session.world_size)
 
-    def health(self, momentum: float = 0.0) -> _health.Health:
-        """What waits on this rank and how long, and what in that stands in the way of a training whose optimiser has this momentum. It begins
+    def health(self, momentum: float = 0.0, *, optimizer: Optional[torch.optim.Optimizer] = None) -> _health.Health:
+        """What waits on this rank and how long, and what in that stands in the way of a training with this momentum or optimiser. It begins
         anew with other groups and after `load_state_dict`.
 
+        Args:
+            momentum: that of the optimiser, from 0 to below 1; 0 where it counts how long entries have waited, and beside momentum correction.
+            optimizer: the optimiser, in place of its momentum, which is read from it: of Adam β₁, and of `gleaner.torch.SGD` none.
+
         Raises:
-            MethodError: a momentum that is not from 0 to below 1.
+            MethodError: a momentum that is not from 0 to below 1, or both arguments.
         """
-        return _health.of(self.gradients, momentum)
+        if optimizer is None:
+            return _health.of(self.gradients, momentum)
+        if momentum != 0.0:
+            raise MethodError(f"health was given momentum={momentum} and an optimiser; expected one of the two")
+        late = _momentum.of(optimizer, self._method)
+        if late is None:
+            return _health.of(self.gradients, 0.0)
+        health = _health.of(self.gradients, late.share)
+        findings = [found._replace(sentence=late.sentence) if found.name == "momentum" else found for found in health.findings]
+        return health._replace(findings=findings)
 
     @property
     def groups(self) -> Optional[List[List[str]]]:

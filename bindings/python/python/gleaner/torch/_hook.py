@@ -226,7 +226,8 @@ def register(
     """Makes Gleaner the communication hook of a model: its gradients become the mean over the ranks of what was selected.
 
     All ranks call it together, after the model was wrapped and before the first step. The learning rate stays as it is; with
-    momentum use `gleaner.torch.SGD`, or Adam with β₁ = 0. Without this call the script is what it was.
+    momentum use `gleaner.torch.SGD`, or Adam with β₁ = 0. The hook does not know the optimiser, so give it to `health` once in a while, which
+    finds another momentum where entries wait for long. Without this call the script is what it was.
 
     Args:
         model: a DistributedDataParallel, of parameters of float32, bfloat16 or float16, on the CPU or on CUDA devices.

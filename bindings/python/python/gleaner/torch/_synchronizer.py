@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 import torch
@@ -12,7 +13,7 @@ from gleaner import _native
 from gleaner._membership import Membership
 from gleaner._method import MethodLike
 from gleaner.errors import Error, JobFailed, LayoutError
-from gleaner.torch import _device, _refusals
+from gleaner.torch import _device, _momentum, _refusals
 from gleaner.torch._exchange import Exchange, method_and_merge
 from gleaner.torch._sessions import default_group, session_of
 from gleaner.torch._tensors import memory
@@ -68,6 +69,7 @@ class Synchronizer(Exchange):
         super().__init__(self._parameters, made, joined, scaler, merge, 0, _device.of(self._parameters, made))
         self._given: Dict[str, bool] = {}
         self._is_paused = False
+        self._has_warned = False
         self._step_scale: Optional[float] = None
         if broadcast:
             self._broadcast()
@@ -200,7 +202,8 @@ class Synchronizer(Exchange):
     def step(self, optimizer: torch.optim.Optimizer, *arguments: Any) -> bool:
         """`wait`, and then the optimiser's step, by the scaler if there is one; none for a step that all ranks left out.
 
-        To clip gradients by their norm, call `wait`, clip, and the optimiser's step yourself.
+        To clip gradients by their norm, call `wait`, clip, and the optimiser's step yourself. Warns once of a momentum that takes entries for new
+        ones that have waited: that of `torch.optim.SGD`, or the β₁ of Adam, with a sparse method and without momentum correction.
 
         Args:
             optimizer: of these parameters, in any groups.
@@ -214,6 +217,10 @@ class Synchronizer(Exchange):
             JobFailed: the job has failed.
         """
         self._check(optimizer)
+        late = None if self._has_warned else _momentum.of(optimizer, self._method)
+        if late is not None:
+            self._has_warned = True
+            warnings.warn(late.sentence, stacklevel=2)
         is_update = self.wait()
         if self._scaler is not None:
             self._scaler.step(optimizer, *arguments)
