@@ -218,9 +218,10 @@ fn training_loss(s: &Summary) -> String {
 }
 
 fn best(s: &Summary) -> String {
+    let steps = report::counted(s.best_step as usize, "step");
     match s.best_held_out_accuracy {
-        Some(accuracy) => format!("accuracy {:.1}% after {} steps", 100.0 * accuracy, s.best_step),
-        None => format!("held-out loss {:.4} after {} steps", s.best_held_out_loss, s.best_step),
+        Some(accuracy) => format!("accuracy {:.1}% after {steps}", 100.0 * accuracy),
+        None => format!("held-out loss {:.4} after {steps}", s.best_held_out_loss),
     }
 }
 
