@@ -14,7 +14,7 @@ pub struct Target {
     #[arg(long, value_name = "SHARE", value_parser = units::share, conflicts_with = "target_loss")]
     pub target_accuracy: Option<f64>,
     /// The same for a loss on held-out data
-    #[arg(long, value_name = "LOSS")]
+    #[arg(long, value_name = "LOSS", value_parser = units::number::<f64>, allow_negative_numbers = true)]
     pub target_loss: Option<f64>,
 }
 
