@@ -141,5 +141,12 @@ mod tests {
             let refusal = argument.parse::<Source>().unwrap_err().to_string();
             assert!(refusal.contains("expected text, text:FILE"), "{refusal}");
         }
+        let refusal = "imagenet:x".parse::<Source>().unwrap_err().to_string();
+        assert!(!refusal.contains("did you mean"), "{refusal}");
+        let refusal = "cifra10:x".parse::<Source>().unwrap_err().to_string();
+        assert!(
+            refusal.contains("found \"cifra10:x\" (did you mean cifar10?); use one of these"),
+            "{refusal}"
+        );
     }
 }
