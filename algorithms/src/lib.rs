@@ -41,6 +41,7 @@ pub use element::Element;
 pub use layers::Layers;
 pub use partition::{Partition, Sparsity, SparsityError};
 pub use reduction::Reduction;
+pub use sentence::did_you_mean;
 pub use shares::SelectOver;
 
 use std::fmt;

@@ -14,7 +14,7 @@ pub(crate) use debug_as_sentence;
 
 /// ` (did you mean NAME?)` for the name that is nearest to what was written, if one is near; else nothing. The names have commas between
 /// them.
-pub(crate) fn did_you_mean(written: &str, known: &str) -> String {
+pub fn did_you_mean(written: &str, known: &str) -> String {
     let written = written.split('/').next().unwrap_or_default().to_lowercase();
     let near = |name: &&str| edits(&written, name) <= 1 + name.len() / 5;
     let nearest = known.split(", ").filter(near).min_by_key(|name| edits(&written, name));

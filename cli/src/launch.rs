@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use gleaner_algorithms::did_you_mean;
 use gleaner_runtime::launcher::{self, Job, LaunchError, Outcome, hostfile};
 use gleaner_runtime::report::say;
 use gleaner_runtime::{Congestion, Preference, Sockets, TransportChoice, VerbsDevice};
@@ -80,7 +81,7 @@ pub struct Launch {
 
     /// What carries the links between workers: tcp, quic, verbs, or auto for the best that every worker finds (sets
     /// GLEANER_TRANSPORT).
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = transport)]
     transport: Option<Preference>,
 
     /// The adapter that carries links over verbs: NAME, NAME:PORT or NAME:PORT:GID (sets GLEANER_VERBS_DEVICE).
@@ -102,6 +103,12 @@ pub struct Launch {
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+fn transport(name: &str) -> Result<Preference, String> {
+    let refused =
+        |expected: &str| format!("expected {expected}{}", did_you_mean(name, "tcp, quic, verbs, auto"));
+    name.parse::<Preference>().map_err(refused)
 }
 
 pub fn run(launch: Launch) -> ExitCode {
@@ -162,4 +169,16 @@ fn variable(text: &str) -> Result<(String, String), String> {
     text.split_once('=')
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .ok_or_else(|| format!("expected NAME=VALUE, found `{text}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_transport_is_proposed() {
+        assert_eq!(transport("auto"), Ok(Preference::Auto));
+        assert_eq!(transport("quci").unwrap_err(), "expected tcp, quic, verbs or auto (did you mean quic?)");
+        assert_eq!(transport("udp").unwrap_err(), "expected tcp, quic, verbs or auto");
+    }
 }

@@ -175,6 +175,16 @@ pub(crate) fn slow(text: &str) -> Result<(u32, f64), String> {
     Ok((rank.parse().map_err(|_| expected())?, factor))
 }
 
+/// Refuses a rank that is to be slow and is not among so many workers.
+pub(crate) fn expect_ranks(slow: &[(u32, f64)], workers: usize) -> Result<(), String> {
+    match slow.iter().find(|(rank, _)| *rank as usize >= workers) {
+        Some((rank, _)) => {
+            Err(format!("there is no rank {rank} to be slow; choose one from 0 to {}", workers.max(1) - 1))
+        }
+        None => Ok(()),
+    }
+}
+
 fn overlap(text: &str) -> Result<Overlap, String> {
     let expected = || {
         format!(
@@ -299,13 +309,9 @@ impl Simulate {
             .into());
         }
         network.seed = self.seed;
+        expect_ranks(&self.slow, network.hosts.len())?;
         for &(rank, factor) in &self.slow {
-            let hosts = network.hosts.len();
-            let host = network.hosts.get_mut(rank as usize);
-            host.ok_or_else(|| {
-                format!("there is no rank {rank} to be slow; choose one from 0 to {}", hosts - 1)
-            })?
-            .slow = factor;
+            network.hosts[rank as usize].slow = factor;
         }
         Ok(network)
     }

@@ -204,6 +204,7 @@ fn bad_input_is_refused_in_a_sentence_on_every_rank() {
         ("--data url --threads 0", "--threads: expected 1 to 256, found 0"),
         ("--data url --staleness 65", "--staleness: expected at most 64 steps, found 65"),
         ("--data url --lr 0", "--lr: expected a finite number above 0, found 0"),
+        ("--data url --lr -1", "--lr: expected a finite number above 0, found -1"),
         ("--data none.svm --samples 5", "--samples: expected it beside --data url"),
         ("--data none.svm", "none.svm: could not be read"),
         ("--data none.svm --generate x.svm", "--data: expected url or webspam beside --generate"),

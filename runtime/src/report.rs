@@ -158,6 +158,7 @@ mod tests {
 
     /// Not a test of its own: as a process of its own, it panics.
     #[test]
+    #[ignore = "run by another test, as a process of its own"]
     fn panicking_process() {
         if std::env::var_os(PANICS).is_some() {
             say_panics();
@@ -169,7 +170,7 @@ mod tests {
     fn a_panic_is_said_and_not_held_up_by_a_pipe_that_is_not_read() {
         let panicking = |err: io::PipeWriter| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", "report::tests::panicking_process", "--nocapture"]);
+            command.args(["--exact", "report::tests::panicking_process", "--ignored", "--nocapture"]);
             command.env(PANICS, "1").env("RUST_BACKTRACE", "0").stdout(Stdio::null()).stderr(err);
             command.spawn().unwrap()
         };

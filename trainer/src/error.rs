@@ -6,13 +6,18 @@ use crate::data::Input;
 use crate::device::Place;
 use crate::models::ModelKind;
 
+/// The names of data, without paths.
+const KNOWN: &str =
+    "text, digits, mnist, cifar10, cifar100, synthetic, fresh-text, fresh-digits, fresh-clicks";
+
 /// Why there is nothing to train, or nothing to train on.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainerError {
     /// The argument of `--data` names no known data.
     #[error(
         "--data: expected text, text:FILE, digits, mnist:DIR, cifar10:DIR, cifar100:DIR, synthetic, fresh-text, \
-         fresh-digits or fresh-clicks, found {found:?}; use one of these"
+         fresh-digits or fresh-clicks, found {found:?}{}; use one of these",
+        gleaner_algorithms::did_you_mean(found.split(':').next().unwrap_or_default(), KNOWN)
     )]
     UnknownData {
         /// The argument.

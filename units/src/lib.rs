@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Longer durations are refused: sums of them must not overflow.
@@ -37,6 +38,9 @@ pub enum QuantityError {
         /// What was expected: from where to where.
         expected: String,
     },
+    /// Not a number.
+    #[error("'{0}' is no number; expected one such as 0.1 or 1e-3")]
+    Number(String),
     /// Not a share.
     #[error("'{0}' is no share; expected a number such as 0.01, or a percentage such as 1%")]
     Share(String),
@@ -134,12 +138,22 @@ fn said(bounds: &impl RangeBounds<u64>) -> String {
     }
 }
 
+/// Reads a number that has no unit, such as `0.1` or `1e-3`. Its range is for the caller to check.
+pub fn number<T: FromStr>(text: &str) -> Result<T, QuantityError> {
+    text.parse().map_err(|_| QuantityError::Number(text.into()))
+}
+
 /// Reads a share: a number (`0.01`) or a percentage (`1%`). Its range is for the caller to check.
 pub fn share(text: &str) -> Result<f64, QuantityError> {
     let no_share = || QuantityError::Share(text.into());
     let (number, of) = text.strip_suffix('%').map_or((text, 1.0), |percent| (percent.trim_end(), 100.0));
     let share: f64 = number.parse().map_err(|_| no_share())?;
     Ok(share / of)
+}
+
+/// Reads a share as a number of 32 bits.
+pub fn single_share(text: &str) -> Result<f32, QuantityError> {
+    share(text).map(|share| share as f32)
 }
 
 /// Reads a duration.
@@ -283,6 +297,15 @@ mod tests {
         for text in ["", "%", "1%%", "a tenth", "0,1"] {
             assert_eq!(share(text), Err(QuantityError::Share(text.into())));
         }
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!((number("0.1"), number("1e-3"), number("-2")), (Ok(0.1_f32), Ok(1e-3_f64), Ok(-2.0_f32)));
+        for text in ["", "5%", "1k", "0,1"] {
+            assert_eq!(number::<f32>(text), Err(QuantityError::Number(text.into())));
+        }
+        assert_eq!(single_share("90%"), Ok(0.9));
     }
 
     #[test]

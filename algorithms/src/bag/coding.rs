@@ -42,8 +42,13 @@ pub struct Rounded {
 
 /// A name that no coding has.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no coding of values; expected exact, bf16, f16, qsgd2, qsgd4 or qsgd8")]
+#[error("{}", no_coding(.0))]
 pub struct UnknownCoding(String);
+
+fn no_coding(name: &str) -> String {
+    let meant = crate::sentence::did_you_mean(name, &Coding::ALL.map(Coding::name).join(", "));
+    format!("'{name}' is no coding of values{meant}; expected exact, bf16, f16, qsgd2, qsgd4 or qsgd8")
+}
 
 crate::sentence::debug_as_sentence!(UnknownCoding);
 

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use crate::sentence::did_you_mean;
+
 /// Which dropped entries are collected (SparDL, §3.2 and §4.1.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Collection {
@@ -33,7 +35,10 @@ impl FromStr for Collection {
         [Collection::Global, Collection::Partial, Collection::Local]
             .into_iter()
             .find(|c| c.name() == name)
-            .ok_or_else(|| format!("'{name}' is no residual collection; expected global, partial or local"))
+            .ok_or_else(|| {
+                let meant = did_you_mean(name, "global, partial, local");
+                format!("'{name}' is no residual collection{meant}; expected global, partial or local")
+            })
     }
 }
 

@@ -66,7 +66,11 @@ pub enum Selector {
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum SelectorError {
     /// No such name.
-    #[error("there is no selector '{name}'; choose one of {}", Selector::names().join(", "))]
+    #[error(
+        "there is no selector '{name}'{}; choose one of {}",
+        crate::sentence::did_you_mean(name, &Selector::bare_names()),
+        Selector::names().join(", ")
+    )]
     Unknown {
         /// The name given.
         name: String,
@@ -149,6 +153,11 @@ impl Selector {
             _ => selector.name().to_owned(),
         };
         Self::NAMED.iter().map(one).chain(["threshold=MAGNITUDE".to_owned()]).collect()
+    }
+
+    /// All names without numbers, with commas between them.
+    fn bare_names() -> String {
+        Self::NAMED.iter().map(|selector| selector.name()).chain(["threshold"]).collect::<Vec<_>>().join(", ")
     }
 
     /// Refuses numbers that it cannot have.
@@ -338,7 +347,9 @@ mod tests {
         }
         assert_eq!("bucketed".parse(), Ok(Selector::Bucketed(512)));
         for (text, part) in [
-            ("", "there is no selector ''"),
+            ("", "there is no selector '';"),
+            ("guassian", "there is no selector 'guassian' (did you mean gaussian?); choose one of top, "),
+            ("treshold=0.1", "(did you mean threshold?)"),
             ("topk", "sidco-gp, threshold=MAGNITUDE"),
             ("top=3", "write top alone"),
             ("bucketed=0", "such as bucketed=512"),

@@ -46,17 +46,17 @@ pub struct Regress {
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub features: Option<usize>,
     /// A constant entry for every sample, whose weight is a bias; it is regularised like the others
-    #[arg(long, value_name = "VALUE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "VALUE", value_parser = units::number::<f32>, allow_negative_numbers = true)]
     bias: Option<f32>,
     /// What a wrong prediction costs: logistic (logistic regression), hinge or squared-hinge (support vector machines), or
     /// squares (least squares, where labels are numbers)
     #[arg(long = "loss-function", value_name = "LOSS", default_value = "logistic", value_parser = loss)]
     loss: Loss,
     /// The factor of the sum of the weights' magnitudes in the objective
-    #[arg(long, value_name = "FACTOR", default_value_t = 0.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = units::number::<f64>, allow_negative_numbers = true)]
     l1: f64,
     /// The factor of half the sum of the weights' squares in the objective
-    #[arg(long, value_name = "FACTOR", default_value_t = 0.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = units::number::<f64>, allow_negative_numbers = true)]
     l2: f64,
     /// How the objective is minimised: sgd, by batches of samples, or scd, by coordinates, for which every worker holds all samples
     #[arg(long, value_enum, default_value_t = Way::Sgd)]
@@ -66,13 +66,13 @@ pub struct Regress {
     batch: usize,
     /// The learning rate of SGD at first [default: the inverse of the most that the second derivatives can be, by the mean length of
     /// the samples]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = units::number::<f64>, allow_negative_numbers = true)]
     lr: Option<f64>,
     /// How the learning rate falls over t epochs: constant, inverse (1/(1 + decay·t)) or root (1/√(1 + decay·t))
     #[arg(long, value_enum, default_value_t = Fall::Constant)]
     schedule: Fall,
     /// How fast the learning rate falls
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = units::number::<f64>, allow_negative_numbers = true)]
     decay: f64,
     /// Steps that may be under way while a gradient is computed: its weights lack so many at most
     #[arg(long, value_name = "STEPS", default_value_t = 0)]

@@ -5,7 +5,7 @@ use gleaner_testbed::simulation::servers::{Course, Served, served};
 use gleaner_units::grouped;
 use serde::Serialize;
 
-use super::Simulate;
+use super::{Simulate, expect_ranks};
 use crate::report::{self, CommandError, counted, json, ms};
 
 /// Steps that are simulated; the second half counts.
@@ -51,9 +51,9 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     };
     let layers = simulate.given_layers()?;
     let mut passes = vec![pass; workers as usize];
+    expect_ranks(&simulate.slow, passes.len())?;
     for &(rank, factor) in &simulate.slow {
-        let missing = || format!("there is no rank {rank} to be slow; choose one from 0 to {}", workers - 1);
-        *passes.get_mut(rank as usize).ok_or_else(missing)? *= factor;
+        passes[rank as usize] *= factor;
     }
     let job = Served {
         layers: layers.list.iter().map(|layer| layer.entries).collect(),

@@ -84,7 +84,7 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub target: Target,
     /// The learning rate [default: by model]
-    #[arg(long)]
+    #[arg(long, value_parser = units::number::<f32>, allow_negative_numbers = true)]
     pub lr: Option<f32>,
     /// When the learning rate drops to a tenth, as shares of the run: 0.5,0.75
     #[arg(long, value_delimiter = ',', value_name = "SHARES", value_parser = units::share)]
@@ -94,22 +94,22 @@ pub struct TrainArgs {
     pub optimizer: Optimizer,
     /// How much of the last update the next one keeps, of adam β₁ [default: 0.9; 0 with
     /// --momentum-correction and --residual-decay, and with adam where the method is sparse]
-    #[arg(long)]
+    #[arg(long, value_parser = units::single_share, allow_negative_numbers = true)]
     pub momentum: Option<f32>,
     /// Momentum before selection instead of after it: how much of a worker's last velocity the next one keeps
-    #[arg(long, value_name = "MOMENTUM", default_value_t = 0.0)]
+    #[arg(long, value_name = "MOMENTUM", default_value_t = 0.0, value_parser = units::single_share, allow_negative_numbers = true)]
     pub momentum_correction: f32,
     /// Let velocities start afresh at the entries that a worker sent; with --momentum-correction
     #[arg(long)]
     pub mask_momentum: bool,
     /// How strongly parameters are pulled towards zero
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = units::single_share, allow_negative_numbers = true)]
     pub weight_decay: f32,
     /// The largest norm of a worker's gradient; longer ones are shortened [default: 0, any length]
-    #[arg(long, value_name = "NORM")]
+    #[arg(long, value_name = "NORM", value_parser = units::number::<f32>, allow_negative_numbers = true)]
     pub clip: Option<f32>,
     /// The largest norm of a worker's gradient, times the square root of the number of workers [default: any length]
-    #[arg(long, value_name = "NORM", conflicts_with = "clip")]
+    #[arg(long, value_name = "NORM", value_parser = units::number::<f32>, allow_negative_numbers = true, conflicts_with = "clip")]
     pub clip_local: Option<f32>,
     /// Let the density fall from 25% to what it is set to, over so many steps
     #[arg(long, value_name = "STEPS", default_value_t = 0, value_parser = units::within::<u64>(..))]

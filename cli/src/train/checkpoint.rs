@@ -52,6 +52,12 @@ impl Checkpoints {
         Ok(Checkpoints { directory: directory.into(), rank, identity })
     }
 
+    /// Makes the directory if it is missing, and sees whether files can be written there.
+    pub fn probe(directory: &Path) -> Result<(), TrainError> {
+        Self::open(directory, 0, Identity::new())?;
+        Ok(crate::report::probe(&directory.join("checkpoint"))?)
+    }
+
     /// Where parameter servers keep their state, in a directory for checkpoints.
     pub fn of_servers(directory: &Path) -> PathBuf {
         directory.join("servers")

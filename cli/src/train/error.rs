@@ -13,6 +13,8 @@ pub enum TrainError {
          them be dealt out by speed"
     )]
     Balance { workers: usize, samples: usize, found: String },
+    #[error("--slow: {0}")]
+    Slow(String),
     #[error("{option}: expected {expected}, found {found}; correct the option")]
     Setting { option: &'static str, expected: &'static str, found: String },
     #[error("at step {step} the loss is {loss}, not a finite number; lower --lr, or set --clip")]

@@ -35,7 +35,7 @@ pub struct Levers {
     pub complete_sums: bool,
     /// Let what waits decay: in each step a worker keeps this share of its residual, such as 0.999, and the residual is the momentum (DeMo) [default:
     /// 1]
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = units::single_share, allow_negative_numbers = true)]
     pub residual_decay: Option<f32>,
     /// Select from the discrete cosine transform of gradients, in blocks of so many values of a parameter, and take it back in the update
     #[arg(long, value_name = "VALUES", value_parser = units::within::<usize>(2..=4096))]
@@ -45,13 +45,13 @@ pub struct Levers {
     pub sign_update: bool,
     /// Let the density follow the gradients, so that a step delivers this share of the squared norm of what workers select from, such as 0.5; in the
     /// mean over the steps, no more than the density that is set [default: the same density in every step]
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = units::share, allow_negative_numbers = true)]
     pub norm_share: Option<f64>,
     /// Let the optimiser's momentum take every entry of an update as if it had not waited, as the SGD of other libraries does
     #[arg(long)]
     pub plain_momentum: bool,
     /// The largest norm of an update; longer ones are shortened, the same on all workers [default: any length]
-    #[arg(long, value_name = "NORM")]
+    #[arg(long, value_name = "NORM", value_parser = units::number::<f32>, allow_negative_numbers = true)]
     pub clip_update: Option<f32>,
 }
 

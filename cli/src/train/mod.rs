@@ -5,6 +5,7 @@
 
 mod agreement;
 mod arguments;
+mod before;
 mod checkpoint;
 mod error;
 mod exchange;
@@ -36,9 +37,8 @@ use summary::Summary;
 /// Trains, as a worker or as the launcher of workers; gives the exit code.
 pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
     let settings = args.settings()?;
-    if settings.source.has_files() && !Config::is_worker() {
-        // What is wrong with files is said once, before there are workers that all say it.
-        settings.source.load(settings.options.seed)?;
+    if !Config::is_worker() {
+        before::expect_start(&settings)?;
     }
     let (processes, roles) = (args.servers.processes(args.workers), args.servers.roles());
     if let Some(code) = crew::assemble(processes, roles, "train", args.timeout)? {
@@ -218,9 +218,10 @@ fn training_loss(s: &Summary) -> String {
 }
 
 fn best(s: &Summary) -> String {
+    let steps = report::counted(s.best_step as usize, "step");
     match s.best_held_out_accuracy {
-        Some(accuracy) => format!("accuracy {:.1}% after {} steps", 100.0 * accuracy, s.best_step),
-        None => format!("held-out loss {:.4} after {} steps", s.best_held_out_loss, s.best_step),
+        Some(accuracy) => format!("accuracy {:.1}% after {steps}", 100.0 * accuracy),
+        None => format!("held-out loss {:.4} after {steps}", s.best_held_out_loss),
     }
 }
 

@@ -5,6 +5,7 @@ use gleaner_units as units;
 use serde::Serialize;
 
 use super::summary::Evaluated;
+use crate::report::counted;
 
 /// The accuracy or loss to reach.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -13,7 +14,7 @@ pub struct Target {
     #[arg(long, value_name = "SHARE", value_parser = units::share, conflicts_with = "target_loss")]
     pub target_accuracy: Option<f64>,
     /// The same for a loss on held-out data
-    #[arg(long, value_name = "LOSS")]
+    #[arg(long, value_name = "LOSS", value_parser = units::number::<f64>, allow_negative_numbers = true)]
     pub target_loss: Option<f64>,
 }
 
@@ -50,7 +51,9 @@ impl Reached {
         let accuracy = self.target.target_accuracy.map(|target| format!("accuracy {:.1}%", 100.0 * target));
         let aim = accuracy.or(self.target.target_loss.map(|target| format!("held-out loss {target}")))?;
         Some(match self.steps_to_target.zip(self.seconds_to_target) {
-            Some((steps, seconds)) => format!("{aim} after {steps} steps, {seconds:.2} s of training"),
+            Some((steps, seconds)) => {
+                format!("{aim} after {}, {seconds:.2} s of training", counted(steps as usize, "step"))
+            }
             None => format!("{aim} was not reached"),
         })
     }

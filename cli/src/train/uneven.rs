@@ -10,6 +10,7 @@ use gleaner_units as units;
 
 use super::error::TrainError;
 use crate::crew::gather;
+use crate::simulate::expect_ranks;
 
 /// Options of it.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
@@ -24,6 +25,14 @@ pub struct Uneven {
     /// A rank whose passes take so many times as long, with --pace; may be repeated
     #[arg(long, value_name = "RANK=FACTOR", requires = "pace", value_parser = crate::simulate::slow)]
     pub slow: Vec<(u32, f64)>,
+}
+
+impl Uneven {
+    /// Refuses samples that do not go with so many workers, and slow ranks that are not among them; `batch` samples for each worker together.
+    pub fn expect_fit(&self, workers: usize, batch: usize) -> Result<(), TrainError> {
+        self.balance.expect_fit(workers, batch)?;
+        expect_ranks(&self.slow, workers).map_err(TrainError::Slow)
+    }
 }
 
 /// How the samples of a step are dealt out.
@@ -56,6 +65,17 @@ impl FromStr for Balance {
 }
 
 impl Balance {
+    fn expect_fit(&self, workers: usize, batch: usize) -> Result<(), TrainError> {
+        let samples = batch.saturating_mul(workers);
+        match self {
+            Balance::Given(given) if given.len() != workers || given.iter().sum::<usize>() != samples => {
+                let found: Vec<String> = given.iter().map(usize::to_string).collect();
+                Err(TrainError::Balance { workers, samples, found: found.join(",") })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// How many samples of a step each rank takes, the same on all ranks; `batch` for each worker together. `pass` says what a pass of so many
     /// samples takes here. All workers call it together.
     pub fn batches(
@@ -68,18 +88,9 @@ impl Balance {
         let mut batches = vec![batch; workers];
         match self {
             Balance::Even => {}
-            Balance::Given(given)
-                if given.len() == workers && given.iter().sum::<usize>() == batch * workers =>
-            {
-                batches.clone_from(given);
-            }
             Balance::Given(given) => {
-                let found: Vec<String> = given.iter().map(usize::to_string).collect();
-                return Err(TrainError::Balance {
-                    workers,
-                    samples: batch * workers,
-                    found: found.join(","),
-                });
+                self.expect_fit(workers, batch)?;
+                batches.clone_from(given);
             }
             Balance::Speed => {
                 // A part of a pass does not grow with its samples, so the first answer is corrected once.

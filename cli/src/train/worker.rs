@@ -118,6 +118,7 @@ impl<'a> Run<'a> {
         settings: &'a Settings,
     ) -> Result<(Self, Option<Checkpoints>), TrainError> {
         let rank = session.rank();
+        settings.options.uneven.expect_fit(session.world_size(), settings.batch)?;
         let dataset = settings.source.load(settings.options.seed)?;
         // Of several devices, the workers of a host take one each in turn.
         let device = settings.options.device.open(local_rank().unwrap_or(0) as usize)?;

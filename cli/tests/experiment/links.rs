@@ -32,7 +32,9 @@ fn a_cut_that_is_mended_is_survived_and_one_that_stays_is_named() {
     let records = bed.records();
     assert!(reason(&records[0]).starts_with("rank 2 failed"), "{}", reason(&records[0]));
     assert!(records[0].seconds < 20.0, "{records:?}");
-    assert_eq!(namespaces("cut"), [""; 0]);
+    for name in ["cutmend", "cutgood"] {
+        assert_eq!(namespaces(&named(name)), [""; 0]);
+    }
 }
 
 #[test]

@@ -36,6 +36,7 @@ const LINES: usize = 24;
 
 /// Not a test of its own: as a process of its own it floods a port, and says how often.
 #[test]
+#[ignore = "run by another test, as a process of its own"]
 fn flood_process() {
     let Ok(port) = std::env::var(PORT) else { return };
     let port = port.parse::<u16>().unwrap();
@@ -63,6 +64,7 @@ fn flood_process() {
 
 /// Not a test of its own: as a process of its own it is a rank, which takes its steps when the file appears.
 #[test]
+#[ignore = "run by another test, as a process of its own"]
 fn member_process() {
     let Some(go) = std::env::var_os(GO) else { return };
     let begun = Instant::now();
@@ -84,7 +86,7 @@ fn member_process() {
 /// This test binary as another process.
 fn this(test: &str) -> Command {
     let mut command = clean(Command::new(std::env::current_exe().unwrap()));
-    command.args(["--exact", &format!("floods::{test}"), "--nocapture", "-q"]);
+    command.args(["--exact", &format!("floods::{test}"), "--ignored", "--nocapture", "-q"]);
     command
 }
 

@@ -14,7 +14,7 @@ fn own_address() -> Option<Ipv4Addr> {
     match local.map(|local| local.ip()) {
         Ok(IpAddr::V4(own)) => Some(own),
         _ => {
-            eprintln!("skipped: this host has no interface but the loopback one");
+            gleaner_skips::skip("interface", "this host has no interface but the loopback one");
             None
         }
     }

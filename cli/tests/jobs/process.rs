@@ -267,13 +267,13 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Where a program is found, or that the test is skipped without it.
-pub fn program(name: &str) -> Option<PathBuf> {
+/// Where a program is found, or that the test is skipped without it, for lack of `need`.
+pub fn program(need: &str, name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
     let found = places.map(|place| place.join(name)).find(|file| file.is_file());
     if found.is_none() {
-        eprintln!("skipped: there is no {name} on this machine");
+        gleaner_skips::skip(need, format!("there is no {name} on this machine"));
     }
     found
 }

@@ -89,10 +89,10 @@ fn several_sockets() {
 
 #[test]
 fn mpirun() {
-    let Some(mpirun) = program("mpirun") else { return };
+    let Some(mpirun) = program("open-mpi", "mpirun") else { return };
     let version = Command::new(&mpirun).arg("--version").output().unwrap();
     if !String::from_utf8_lossy(&version.stdout).contains("Open MPI") {
-        eprintln!("skipped: mpirun on this machine is not Open MPI's");
+        gleaner_skips::skip("open-mpi", "mpirun on this machine is not Open MPI's");
         return;
     }
     let (_directory, secret) = secret_file();
@@ -131,10 +131,10 @@ fn torchrun() {
 
 #[test]
 fn srun() {
-    let programs = ["srun", "sinfo", "slurmctld", "slurmd", "munged"].map(program);
+    let programs = ["srun", "sinfo", "slurmctld", "slurmd", "munged"].map(|name| program("slurm", name));
     let [Some(srun), Some(sinfo), Some(slurmctld), Some(slurmd), Some(munged)] = programs else { return };
     if !is_root() {
-        eprintln!("skipped: a Slurm cluster is started by root");
+        gleaner_skips::skip("root", "a Slurm cluster is started by root");
         return;
     }
     let cluster = Cluster::start(&munged, &slurmctld, &slurmd, &sinfo);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::process::Stdio;
 
 use serde_json::Value;
 
@@ -26,7 +27,9 @@ fn whatever_happens_to_a_job_it_ends_in_time_and_names_the_right_rank() {
     }
     let seed = seed();
     let arguments = ["chaos", "--runs", RUNS, "--at-once", "3", "--seed", &seed, "--json"];
-    let output = testbed(&arguments).output().unwrap();
+    let campaign = testbed(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let id = campaign.id();
+    let output = campaign.wait_with_output().unwrap();
     let said = text(&output.stderr);
     assert!(said.starts_with(&format!("gleaner testbed chaos: seed {seed}\n")), "{said}");
     let Ok(object) = serde_json::from_slice::<Value>(&output.stdout) else { panic!("no object: {said}") };
@@ -59,7 +62,9 @@ fn whatever_happens_to_a_job_it_ends_in_time_and_names_the_right_rank() {
     assert!(met >= 18, "only {met} of 22 faults came where that was meant: {object}");
     let of = |key: &str| jobs.iter().map(|job| job[key].to_string()).collect::<BTreeSet<_>>();
     assert!(of("phase").len() == 7 && of("victim").len() > 1 && of("workers").len() > 1, "{object}");
-    assert_eq!(namespaces("chaos"), [""; 0]);
+    for lane in 0..3 {
+        assert_eq!(namespaces(&format!("chaos-{id}-{lane}")), [""; 0]);
+    }
 }
 
 /// A number means the same job again, and impossible options are refused.

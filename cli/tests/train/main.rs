@@ -133,6 +133,28 @@ fn bad_data_is_refused_in_a_sentence() {
     }
 }
 
+/// What all workers would refuse is refused once, before they are started.
+#[test]
+fn what_no_worker_can_do_is_said_once() {
+    for (options, words) in [
+        ("--balance 1,2", "--balance: expected the samples of each of 4 workers, 64 together, found 1,2"),
+        ("--pace 1ms --slow 9=2", "--slow: there is no rank 9 to be slow; choose one from 0 to 3"),
+        ("--data digits --model lstm", "--model lstm needs text, found images of 8 × 8"),
+        ("--data synthetic --model lstm", "--model lstm needs text, found images of 32 × 32"),
+        ("--data digits --batch 100000", "one batch of 100000 for each of 4 workers, found 1437 examples"),
+        ("--record /proc/x", "/proc/x: could not be written"),
+        ("--checkpoint /proc/ck", "/proc/ck: could not be written"),
+        ("--metrics /nonexistent/a.csv", "/nonexistent/a.csv: could not be written"),
+        ("--timeline /nonexistent/a.json", "/nonexistent/a.json cannot be written"),
+        ("--layer-times /nonexistent/a.json", "/nonexistent/a.json cannot be written"),
+    ] {
+        let output = train(&options.split(' ').collect::<Vec<_>>()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{options}");
+        assert!(said.contains(words) && said.lines().count() == 1, "{options}: {said}");
+    }
+}
+
 /// What workers select from in the last step is what the model of overlap is fitted to. The text is one that no page of the book
 /// changes, and the groups do not depend on times.
 #[test]

@@ -57,7 +57,11 @@ fn a_trace_that_cannot_be_written_at_the_end_takes_nothing_with_it() {
     command.arg("--layer-times").arg(&layers);
     let job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let started = Instant::now();
-    let begun = || fs::read_dir(&checkpoints).is_ok_and(|files| files.count() > 0);
+    let is_written = |name: &str| name.starts_with("rank-") && name.ends_with(".safetensors");
+    let begun = || {
+        let files = fs::read_dir(&checkpoints).into_iter().flatten().flatten();
+        files.map(|file| file.file_name()).any(|name| name.to_str().is_some_and(is_written))
+    };
     while !begun() {
         assert!(started.elapsed() < Duration::from_secs(120), "no checkpoint appears");
         std::thread::sleep(Duration::from_millis(2));

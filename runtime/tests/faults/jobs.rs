@@ -86,7 +86,7 @@ impl Job {
                 endless: injection.is_some(),
             };
             Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", &worker(), "--nocapture", "-q"])
+                .args(["--exact", &worker(), "--ignored", "--nocapture", "-q"])
                 .env(JOB, serde_json::to_string(&part).unwrap())
                 .stdin(listener.take().unwrap_or_else(Stdio::null))
                 .stdout(Stdio::piped())

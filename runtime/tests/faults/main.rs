@@ -28,6 +28,7 @@ const WORKERS: [u32; 2] = [4, 5];
 
 /// Not a test of its own: as a process of its own, it is a worker.
 #[test]
+#[ignore = "run by another test, as a process of its own"]
 fn worker_process() {
     if let Ok(job) = std::env::var(worker::JOB) {
         worker::main(&serde_json::from_str(&job).unwrap());

@@ -67,7 +67,7 @@ pub struct Ended {
 
 pub fn launch(job: Value) -> Launched {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "launcher_process", "--nocapture", "-q"]).env(JOB, job.to_string());
+    command.args(["--exact", "launcher_process", "--ignored", "--nocapture", "-q"]).env(JOB, job.to_string());
     for name in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", WORKER] {
         command.env_remove(name);
     }

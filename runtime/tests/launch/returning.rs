@@ -26,6 +26,7 @@ fn program() -> Result<(), Box<dyn Error>> {
 
 /// Not a test of its own: as a process of its own, it does with the program what the standard library does with `main`.
 #[test]
+#[ignore = "run by another test, as a process of its own"]
 fn program_process() {
     if std::env::var_os(PROGRAM).is_none() {
         return;
@@ -40,7 +41,8 @@ fn program_process() {
 #[test]
 fn an_error_that_main_returns_is_in_the_last_line() {
     let this = std::env::current_exe().unwrap();
-    let program = [this.to_str().unwrap(), "--exact", "returning::program_process", "--nocapture", "-q"];
+    let program =
+        [this.to_str().unwrap(), "--exact", "returning::program_process", "--ignored", "--nocapture", "-q"];
     let ended = launch(json!({ "workers": 3, "program": program, "env": { PROGRAM: "1" } })).end();
     assert_eq!(ended.code, 1, "{}", ended.err);
     let last = ended.err.lines().last().unwrap_or_default();

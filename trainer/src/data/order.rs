@@ -21,7 +21,8 @@ pub struct Order {
 impl Order {
     /// For a rank among workers with these batches. Refuses data with less than one batch per worker.
     pub fn new(seed: u64, examples: usize, rank: usize, batches: &[usize]) -> Result<Self, TrainerError> {
-        let (workers, together) = (batches.len(), batches.iter().sum::<usize>());
+        let workers = batches.len();
+        let together = batches.iter().fold(0, |sum: usize, batch| sum.saturating_add(*batch));
         if examples < together {
             let batch = together.div_ceil(workers);
             return Err(TrainerError::TooFewExamples { examples, workers, batch });

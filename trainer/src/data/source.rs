@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{Dataset, cifar, clicks, fresh_digits, mnist, synthetic, text};
+use super::fresh::FRESH;
+use super::{Dataset, Input, cifar, clicks, fresh_digits, mnist, synthetic, text};
 use crate::error::TrainerError;
 
 /// Where the data come from.
@@ -49,9 +50,16 @@ impl Source {
         }
     }
 
-    /// Whether files have to be read for it.
-    pub fn has_files(&self) -> bool {
-        self.name().is_none()
+    /// What the model gets to see, and how many examples there are to train on. Made data are not made for it where that takes long.
+    ///
+    /// # Errors
+    /// Files that cannot be read, or hold something else.
+    pub fn outline(&self, seed: u64) -> Result<(Input, usize), TrainerError> {
+        match self {
+            Source::Synthetic => Ok((Input::Images(synthetic::SHAPE), synthetic::TRAIN)),
+            Source::FreshText => Ok((Input::Characters, FRESH)),
+            _ => self.load(seed).map(|dataset| (dataset.input, dataset.train.len())),
+        }
     }
 
     /// Whether it is text, of which each next character is predicted.
@@ -124,10 +132,21 @@ mod tests {
         for source in BUILT_IN {
             assert_eq!(source.to_string().parse::<Source>().unwrap(), source);
         }
+        for source in BUILT_IN {
+            let dataset = source.load(1).unwrap();
+            assert_eq!(source.outline(1).unwrap(), (dataset.input, dataset.train.len()), "{source}");
+        }
         for argument in ["", "texts", "mnist", "mnist:", "text:", "synthetic:3", "fresh-text:", "imagenet:x"]
         {
             let refusal = argument.parse::<Source>().unwrap_err().to_string();
             assert!(refusal.contains("expected text, text:FILE"), "{refusal}");
         }
+        let refusal = "imagenet:x".parse::<Source>().unwrap_err().to_string();
+        assert!(!refusal.contains("did you mean"), "{refusal}");
+        let refusal = "cifra10:x".parse::<Source>().unwrap_err().to_string();
+        assert!(
+            refusal.contains("found \"cifra10:x\" (did you mean cifar10?); use one of these"),
+            "{refusal}"
+        );
     }
 }

@@ -3,9 +3,9 @@
 use super::{Dataset, Examples, ImageShape, Input};
 use gleaner_statistics::random::Generator;
 
-const SHAPE: ImageShape = ImageShape { height: 32, width: 32, channels: 3 };
+pub const SHAPE: ImageShape = ImageShape { height: 32, width: 32, channels: 3 };
 const CLASSES: u32 = 10;
-const TRAIN: usize = 8192;
+pub const TRAIN: usize = 8192;
 const HELD_OUT: usize = 1024;
 /// A pattern consists of squares with this side.
 const SQUARE: usize = 8;

@@ -65,6 +65,7 @@ impl ModelKind {
         seed: u64,
         device: &Device,
     ) -> Result<(Box<dyn Model>, Parameters), TrainerError> {
+        self.expect_reads(input)?;
         let mut builder = Builder::new(seed, device);
         let model: Box<dyn Model> = match (self, input) {
             (ModelKind::Lstm, Input::Characters) => {
@@ -73,7 +74,7 @@ impl ModelKind {
             (ModelKind::Transformer, Input::Characters) => {
                 Box::new(transformer::Transformer::new(&mut builder, classes)?)
             }
-            (ModelKind::Cnn, Input::Images(shape)) if shape.height % 4 == 0 && shape.width % 4 == 0 => {
+            (ModelKind::Cnn, Input::Images(shape)) => {
                 Box::new(cnn::ConvolutionalNetwork::new(&mut builder, shape, classes)?)
             }
             (ModelKind::Clicks, Input::Categories { fields, rows }) => {
@@ -82,18 +83,42 @@ impl ModelKind {
             (ModelKind::Mlp, Input::Images(shape)) => {
                 Box::new(mlp::Perceptron::new(&mut builder, shape, classes)?)
             }
-            (ModelKind::Resnet20, Input::Images(shape)) if shape.height % 4 == 0 && shape.width % 4 == 0 => {
+            (ModelKind::Resnet20, Input::Images(shape)) => {
                 Box::new(resnet::ResNet20::new(&mut builder, shape.channels, classes)?)
             }
-            (ModelKind::Vgg16, Input::Images(shape)) if shape.height == 32 && shape.width == 32 => {
+            (ModelKind::Vgg16, Input::Images(shape)) => {
                 Box::new(vgg::Vgg::new(&mut builder, &vgg::VGG_16, shape.channels, classes)?)
             }
-            (ModelKind::Vgg19, Input::Images(shape)) if shape.height == 32 && shape.width == 32 => {
+            (ModelKind::Vgg19, Input::Images(shape)) => {
                 Box::new(vgg::Vgg::new(&mut builder, &vgg::VGG_19, shape.channels, classes)?)
             }
-            _ => return Err(TrainerError::ModelAndData { model: self, needed: self.needs(), found: input }),
+            _ => return Err(self.refusal(input)),
         };
         Ok((model, builder.finish()))
+    }
+
+    /// Refuses input that this model does not read.
+    ///
+    /// # Errors
+    /// Such input.
+    pub fn expect_reads(self, input: Input) -> Result<(), TrainerError> {
+        let reads = match (self, input) {
+            (ModelKind::Lstm | ModelKind::Transformer, Input::Characters)
+            | (ModelKind::Clicks, Input::Categories { .. })
+            | (ModelKind::Mlp, Input::Images(_)) => true,
+            (ModelKind::Cnn | ModelKind::Resnet20, Input::Images(shape)) => {
+                shape.height % 4 == 0 && shape.width % 4 == 0
+            }
+            (ModelKind::Vgg16 | ModelKind::Vgg19, Input::Images(shape)) => {
+                shape.height == 32 && shape.width == 32
+            }
+            _ => false,
+        };
+        if reads { Ok(()) } else { Err(self.refusal(input)) }
+    }
+
+    fn refusal(self, found: Input) -> TrainerError {
+        TrainerError::ModelAndData { model: self, needed: self.needs(), found }
     }
 
     fn needs(self) -> &'static str {

@@ -31,6 +31,21 @@ fn the_learning_rate_drops_at_shares_of_the_run() {
 }
 
 #[test]
+fn numbers_are_read_as_people_write_them_or_refused_in_a_sentence() {
+    assert_eq!(settings(&["--momentum", "90%"]).unwrap().momentum, 0.9);
+    for (option, text, words) in [
+        ("--lr", "5%", "'5%' is no number; expected one such as 0.1 or 1e-3"),
+        ("--clip", "1k", "'1k' is no number"),
+        ("--momentum", "most", "'most' is no share"),
+    ] {
+        let refusal = Command::try_parse_from(["train", option, text]).err().unwrap().to_string();
+        assert!(refusal.contains(words), "{option} {text}: {refusal}");
+    }
+    let refusal = settings(&["--lr", "-1"]).unwrap_err().to_string();
+    assert!(refusal.contains("--lr: expected a number above 0, found -1"), "{refusal}");
+}
+
+#[test]
 fn momentum_is_either_the_optimizers_or_the_workers() {
     assert_eq!(settings(&[]).unwrap().momentum, 0.9);
     let corrected = settings(&["--momentum-correction", "0.8", "--mask-momentum"]).unwrap();

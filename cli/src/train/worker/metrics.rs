@@ -56,6 +56,16 @@ impl Metrics {
         path.map(|path| Self::open(path, settings.options.resume)).transpose()
     }
 
+    /// Sees whether the file can be opened, and leaves it as it is.
+    pub fn probe(path: &Path) -> Result<(), TrainError> {
+        // The reader of a pipe would take it for the end that it is closed again.
+        if path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+            return Ok(());
+        }
+        let opened = OpenOptions::new().create(true).append(true).open(path);
+        opened.map(drop).map_err(|source| TrainError::Write { path: path.into(), source })
+    }
+
     fn open(path: &Path, appends: bool) -> Result<Self, TrainError> {
         let refuse = |source| TrainError::Write { path: path.into(), source };
         // A file that is opened to append cannot be cut off as well.

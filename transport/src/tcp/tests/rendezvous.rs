@@ -397,12 +397,12 @@ async fn a_link_cannot_be_opened_before_all_have_come() {
 async fn workers_meet_on_an_interface() {
     let probe = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     let Ok(local) = probe.connect("192.0.2.1:9").and_then(|()| probe.local_addr()) else {
-        eprintln!("skipped: this host has no interface but the loopback one");
+        gleaner_skips::skip("interface", "this host has no interface but the loopback one");
         return;
     };
-    for unspecified in ["0.0.0.0:0", "[::]:0"] {
+    for (unspecified, need) in [("0.0.0.0:0", "ipv4"), ("[::]:0", "ipv6")] {
         let Ok(listener) = std::net::TcpListener::bind(unspecified) else {
-            eprintln!("skipped {unspecified}: this host lacks the address family");
+            gleaner_skips::skip(need, format!("this host lacks the address family of {unspecified}"));
             continue;
         };
         let address = SocketAddr::new(local.ip(), listener.local_addr().unwrap().port());
