@@ -51,8 +51,8 @@ pub struct Run {
     /// Print the jobs in their order, and run none
     #[arg(long)]
     dry_run: bool,
-    /// End standard output with one JSON object: out, measured, before, failed, ended_on_purpose, missed,
-    /// bound_by_processors, interrupted
+    /// End standard output with one JSON object: out, measured, before, failed, reasons, ended_on_purpose,
+    /// missed, bound_by_processors, interrupted
     #[arg(long)]
     json: bool,
 }
@@ -118,7 +118,8 @@ fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, Comma
             "out": options.out,
             "measured": tally.measured,
             "before": tally.before,
-            "failed": tally.failed,
+            "failed": tally.failed.len(),
+            "reasons": tally.failed,
             "ended_on_purpose": tally.ended_on_purpose,
             "missed": tally.missed,
             "bound_by_processors": tally.bound_by_processors,
