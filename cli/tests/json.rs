@@ -27,7 +27,7 @@ const UNITS: &str = "s ns bytes share ratio steps entries words nats jobs frames
 const OPEN: [&str; 2] = ["options", "setting"];
 
 /// The commands, each with the section of its fields.
-const RUNS: [(&str, &str); 27] = [
+const RUNS: [(&str, &str); 28] = [
     ("bench", "bench --workers 2 --params 2000 --method ring --steps 2 --warmup 1 --bandwidth 1gbit"),
     ("bench", "bench --workers 3 --params 2000 --method all --values qsgd4 --steps 1 --warmup 0"),
     ("bench", "bench --workers 2 --params 2000 --method auto --steps 2 --warmup 0"),
@@ -41,6 +41,8 @@ const RUNS: [(&str, &str); 27] = [
         "train --data synthetic --model mlp --batch 1 --workers 2 --steps 69 --evaluate-every 69 --k 1",
     ),
     ("regress", "regress --data webspam --samples 500 --features 1000 --epochs 1"),
+    // Of so few steps that nothing else is tried.
+    ("regress", "regress --data webspam --samples 500 --features 1000 --epochs 1 --workers 2 --method auto"),
     ("plan", "plan --workers 4 --params 1000"),
     ("plan", "plan --compare --workers 4 --params 1000"),
     ("plan", "plan --speedup --workers 4"),
