@@ -158,7 +158,7 @@ fn a_page_says_what_was_planned() {
         "<h1>Workers that die</h1>",
         "What a dead worker costs.",
         "Did not happen: ",
-        "none failed, 1 ended on purpose",
+        "none failed, 1 failed on purpose",
     ] {
         assert!(page.contains(words), "{words}: {page}");
     }
