@@ -78,7 +78,8 @@ pub struct Simulate {
     /// What a host's link carries in each direction
     #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = units::rate)]
     bandwidth: Rate,
-    /// How long a byte is on its way between two hosts, besides what the hosts themselves take
+    /// Of a path: how long a byte is on its way from one host to another, over both of their links, besides what the hosts themselves
+    /// take. The latency of testbed up is of a link, so half of this
     #[arg(long, value_name = "TIME", default_value = "0us", value_parser = units::duration)]
     latency: Duration,
     /// Take both from what gleaner calibrate measured over the links of a job, whatever carried them
@@ -87,7 +88,7 @@ pub struct Simulate {
     /// A link lets through at once, after a pause, what it carries in this time
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
     burst: Duration,
-    /// The share of packets that every link loses in each direction, such as 0.1% or 0.001
+    /// Of a link: the share of packets that each loses in each direction, such as 0.1% or 0.001. A path has two links
     #[arg(long, value_name = "SHARE", default_value = "0")]
     loss: Loss,
     /// Groups of hosts with their own links and a core, from a file

@@ -9,11 +9,25 @@ use std::process::Command;
 
 use serde_json::Value;
 
+/// What a field holds, where the page says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum JsonKind {
+    Number,
+    Text,
+    Other,
+}
+
+/// Fields by their names, each with what it held wherever it was printed; null is nothing.
+type Fields = BTreeMap<String, BTreeSet<JsonKind>>;
+
+/// Units of numbers.
+const UNITS: &str = "s ns bytes share ratio steps entries words nats jobs frames samples/s bytes/s bits/s";
+
 /// Fields whose own fields are options or axes of experiments.
 const OPEN: [&str; 2] = ["options", "setting"];
 
 /// The commands, each with the section of its fields.
-const RUNS: [(&str, &str); 27] = [
+const RUNS: [(&str, &str); 28] = [
     ("bench", "bench --workers 2 --params 2000 --method ring --steps 2 --warmup 1 --bandwidth 1gbit"),
     ("bench", "bench --workers 3 --params 2000 --method all --values qsgd4 --steps 1 --warmup 0"),
     ("bench", "bench --workers 2 --params 2000 --method auto --steps 2 --warmup 0"),
@@ -27,6 +41,8 @@ const RUNS: [(&str, &str); 27] = [
         "train --data synthetic --model mlp --batch 1 --workers 2 --steps 69 --evaluate-every 69 --k 1",
     ),
     ("regress", "regress --data webspam --samples 500 --features 1000 --epochs 1"),
+    // Of so few steps that nothing else is tried.
+    ("regress", "regress --data webspam --samples 500 --features 1000 --epochs 1 --workers 2 --method auto"),
     ("plan", "plan --workers 4 --params 1000"),
     ("plan", "plan --compare --workers 4 --params 1000"),
     ("plan", "plan --speedup --workers 4"),
@@ -52,7 +68,7 @@ const RUNS: [(&str, &str); 27] = [
 ];
 
 /// The fields of an object, and of those within it: `a.b`, and `a[].b` in lists.
-fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+fn fields(value: &Value, path: &str, found: &mut Fields) {
     match value {
         Value::Object(object) => {
             for (name, inner) in object {
@@ -63,12 +79,29 @@ fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
                 }
                 // A field with fields of its own stands on the page by these.
                 if found.len() == before && !has_fields(inner, name) {
-                    found.insert(path);
+                    kinds(inner, found.entry(path).or_default());
                 }
             }
         }
         Value::Array(list) => list.iter().for_each(|inner| fields(inner, &format!("{path}[]"), found)),
         _ => {}
+    }
+}
+
+/// What a value holds; of a list, what its elements hold.
+fn kinds(value: &Value, found: &mut BTreeSet<JsonKind>) {
+    match value {
+        Value::Null => {}
+        Value::Number(_) => {
+            found.insert(JsonKind::Number);
+        }
+        Value::String(_) => {
+            found.insert(JsonKind::Text);
+        }
+        Value::Bool(_) | Value::Object(_) => {
+            found.insert(JsonKind::Other);
+        }
+        Value::Array(list) => list.iter().for_each(|inner| kinds(inner, found)),
     }
 }
 
@@ -78,15 +111,34 @@ fn has_fields(value: &Value, name: &str) -> bool {
     !OPEN.contains(&name) && (has(value) || value.as_array().is_some_and(|list| list.iter().any(has)))
 }
 
-/// The fields of each section of the page.
-fn listed() -> BTreeMap<String, BTreeSet<String>> {
+/// What a unit says of a field; nothing where it is words about several fields.
+fn of_unit(unit: &str) -> Option<JsonKind> {
+    match unit {
+        "text" | "text with its unit" => Some(JsonKind::Text),
+        _ => UNITS.split(' ').any(|known| known == unit).then_some(JsonKind::Number),
+    }
+}
+
+/// The fields of a row, and what its units say of each: one for each field, or any number that say the same of all.
+fn of_row(line: &str) -> Vec<(String, Option<JsonKind>)> {
+    let cells: Vec<&str> = line.split('|').collect();
+    let names: Vec<&str> = cells[1].split('`').skip(1).step_by(2).collect();
+    let units: Vec<Option<JsonKind>> = cells[2].trim().split(", ").map(of_unit).collect();
+    let is_one = units.iter().all(|unit| *unit == units[0]);
+    let of_place = |place: usize| match units.len() == names.len() {
+        true => units[place],
+        false => units[0].filter(|_| is_one),
+    };
+    names.iter().enumerate().map(|(place, name)| ((*name).to_owned(), of_place(place))).collect()
+}
+
+/// The fields of each section of the page, and what their units say of them.
+fn listed() -> BTreeMap<String, BTreeMap<String, Option<JsonKind>>> {
     let page = include_str!("../../docs/src/commands/json.md");
     let sections = page.split("\n## ").skip(1).map(|section| {
         let (name, rest) = section.split_once('\n').unwrap();
         let rows = rest.lines().filter(|line| line.starts_with("| `"));
-        let cells = rows.map(|line| line.split('|').nth(1).unwrap());
-        let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned);
-        (name.to_owned(), names.collect())
+        (name.to_owned(), rows.flat_map(of_row).collect())
     });
     sections.collect()
 }
@@ -114,14 +166,14 @@ fn json(folder: &Path, words: &str, name: &str) -> Value {
 }
 
 /// Fields that are null, or a list without elements, wherever they were printed: they may have fields of their own.
-fn without_empty(printed: &mut BTreeSet<String>) {
-    let all = printed.clone();
+fn without_empty(printed: &mut Fields) {
+    let all: Vec<String> = printed.keys().cloned().collect();
     let has_inner = |field: &str| {
         all.iter().any(|other| {
             other.strip_prefix(field).is_some_and(|rest| rest.starts_with('.') || rest.starts_with("[]."))
         })
     };
-    printed.retain(|field| !has_inner(field));
+    printed.retain(|field, _| !has_inner(field));
 }
 
 #[test]
@@ -140,7 +192,7 @@ fn the_page_lists_what_the_commands_print() {
     let networks = networks.is_ok_and(|made| made.status.success());
     let name = format!("json-{}", std::process::id());
 
-    let mut printed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut printed: BTreeMap<String, Fields> = BTreeMap::new();
     for (section, words) in RUNS {
         let makes_networks = ["testbed up", "testbed status", "testbed chaos"].contains(&section);
         if makes_networks && !networks {
@@ -155,14 +207,17 @@ fn the_page_lists_what_the_commands_print() {
         if words.starts_with("bench --workers 2") && words.contains("ring") {
             std::fs::write(at.join("bench.json"), object.to_string()).unwrap();
         }
-        let mut found = BTreeSet::new();
+        let mut found = Fields::new();
         fields(&object, "", &mut found);
         if section == "bench" {
             // Several methods are a list of what one is.
             let each = |field: String| field.strip_prefix("methods[].").map_or(field.clone(), str::to_owned);
-            found = found.into_iter().map(each).collect();
+            found = found.into_iter().map(|(field, kinds)| (each(field), kinds)).collect();
         }
-        printed.entry(section.to_owned()).or_default().extend(found);
+        let of_section = printed.entry(section.to_owned()).or_default();
+        for (field, kinds) in found {
+            of_section.entry(field).or_default().extend(kinds);
+        }
     }
     if !networks {
         gleaner_skips::skip(
@@ -177,12 +232,19 @@ fn the_page_lists_what_the_commands_print() {
     }
     for (section, printed) in &printed {
         let listed = listed.get(section).unwrap_or_else(|| panic!("the page has no section {section}"));
-        let missing: Vec<_> = printed.difference(listed).collect();
-        let unknown: Vec<_> = listed.difference(printed).collect();
+        let missing: Vec<_> = printed.keys().filter(|field| !listed.contains_key(*field)).collect();
+        let unknown: Vec<_> = listed.keys().filter(|field| !printed.contains_key(*field)).collect();
         assert!(
             missing.is_empty() && unknown.is_empty(),
             "{section}: the page lacks {missing:?}, and no run printed {unknown:?}"
         );
+        for (field, said) in listed.iter().filter_map(|(field, said)| Some((field, (*said)?))) {
+            let held = &printed[field];
+            assert!(
+                held.iter().all(|kind| *kind == said),
+                "{section}: {field} is {held:?}, and the page says {said:?}"
+            );
+        }
     }
     assert!(listed.keys().eq(printed.keys()), "{:?}", listed.keys());
 }

@@ -79,7 +79,7 @@ fn columns_are_those_of_an_estimate_by_hand() {
         assert!((found.as_f64().unwrap() - expected).abs() < 1e-6, "{found} instead of {expected}");
     };
     let top = row(&report, "top");
-    close(&top["mass"], (145.0 / all[0] + 145.0 / all[1]) / 2.0);
+    close(&top["l2_share"], (145.0 / all[0] + 145.0 / all[1]) / 2.0);
     // {7, 50} and {7, 60}.
     close(&top["jaccard"], 1.0 / 3.0);
     close(&top["build_up"], 3.0 / 4.0);
@@ -92,10 +92,10 @@ fn columns_are_those_of_an_estimate_by_hand() {
     let exdyna = row(&report, "exdyna");
     close(&exdyna["build_up"], 0.5);
     close(&exdyna["padding"], 1.0);
-    close(&exdyna["mass"], (81.36 / all[0] + 145.0 / all[1]) / 2.0);
+    close(&exdyna["l2_share"], (81.36 / all[0] + 145.0 / all[1]) / 2.0);
     // Worker 0 chooses 7 and 50, where worker 1 has 0.5.
     let clt_k = row(&report, "clt-k");
-    close(&clt_k["mass"], (145.0 / all[0] + 81.25 / all[1]) / 2.0);
+    close(&clt_k["l2_share"], (145.0 / all[0] + 81.25 / all[1]) / 2.0);
     close(&clt_k["padding"], 2.0);
 }
 

@@ -113,4 +113,4 @@ macro_rules! files {
     };
 }
 
-files! { backend bad_input cuda ddp examples hook numpy pages sgd starting synchronizer }
+files! { backend bad_input cuda ddp examples hook numpy pages sgd starting synchronizer together }

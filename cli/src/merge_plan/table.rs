@@ -90,8 +90,7 @@ pub struct Plan<'a> {
 
 impl Plan<'_> {
     pub fn table(&self, picture: Option<&Path>) -> String {
-        let headings =
-            ["strategy", "groups", "iteration", "selection", "non-overlapped", "hidden", "/ optimal"];
+        let headings = ["strategy", "groups", "iteration", "selection", "exposed", "hidden", "/ optimal"];
         let rows = self.strategies.iter().chain([&self.dense]).map(|row| {
             vec![
                 if std::ptr::eq(row, &self.dense) {

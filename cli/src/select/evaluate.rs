@@ -19,7 +19,7 @@ pub struct Row {
     /// The same, as a multiple of k.
     pub times_k: f64,
     /// Mean share of a gradient's squared L2 norm that these entries hold: 0 to 1.
-    pub mass: f64,
+    pub l2_share: f64,
     /// Mean over pairs of workers of |A ∩ B| / |A ∪ B|: 0 to 1. None with one worker, or where nothing was sent.
     pub jaccard: Option<f64>,
     /// All workers' indices together, as a multiple of P·k: 1/P where all send the same k, 1 where no two send one entry.
@@ -45,7 +45,7 @@ pub fn evaluate(
     let sent = sent(entrant, one, gradients);
     let counts: Vec<f64> = sent.iter().map(|entries| entries.len() as f64).collect();
     let entries = mean(&counts).unwrap_or(0.0);
-    let masses: Vec<f64> = sent
+    let l2_shares: Vec<f64> = sent
         .iter()
         .zip(gradients)
         .map(|(entries, gradient)| match squares(gradient) {
@@ -71,7 +71,7 @@ pub fn evaluate(
         times_read: slowest / measured.read.max(f64::MIN_POSITIVE),
         entries,
         times_k: entries / k as f64,
-        mass: mean(&masses).unwrap_or(0.0),
+        l2_share: mean(&l2_shares).unwrap_or(0.0),
         jaccard: mean(&overlaps),
         build_up: union.len() as f64 / (workers * k as f64),
         padding: (all > 0.0).then(|| workers * most / all),
@@ -130,11 +130,11 @@ mod tests {
         assert_eq!((row.entries, row.times_k, row.jaccard, row.build_up), (2.0, 2.0, Some(0.0), 2.0));
         assert_eq!((row.padding, row.threshold_error), (Some(1.5), Some(0.625)));
         // The values stand for themselves: 1 of 25 squares, and 3 of 3.
-        assert!((row.mass - 0.52).abs() < 1e-12);
+        assert!((row.l2_share - 0.52).abs() < 1e-12);
         assert!((row.times_read - 3.0).abs() < 1e-9 && (row.idling - 1.0 / 3.0).abs() < 1e-9);
         // Chosen for all: all workers' values at all four indices.
         let row = evaluate(&Entrant::ExDyna, &one, &measured, &gradients, &[4.0, 1.0], 4);
-        assert_eq!((row.entries, row.jaccard, row.build_up, row.mass), (4.0, Some(1.0), 0.5, 1.0));
+        assert_eq!((row.entries, row.jaccard, row.build_up, row.l2_share), (4.0, Some(1.0), 0.5, 1.0));
         assert_eq!(overlap(&entries(&[1, 2, 3]), &entries(&[2, 3, 4])), Some(0.5));
         assert_eq!(overlap(&entries(&[]), &entries(&[])), None);
     }

@@ -21,7 +21,7 @@ struct Measure {
 const MEASURES: [Measure; 4] = [
     Measure { title: "cost, reads of the gradient", value: |row| row.times_read, unit: "×" },
     Measure { title: "entries, multiples of k", value: |row| row.times_k, unit: "×" },
-    Measure { title: "share of the L2 mass", value: |row| row.mass, unit: "" },
+    Measure { title: "L2 share", value: |row| row.l2_share, unit: "" },
     Measure { title: "build-up, union / Pk", value: |row| row.build_up, unit: "" },
 ];
 

@@ -150,7 +150,7 @@ fn row(
 }
 
 fn table(iterations: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> String {
-    let header = ["method", "groups", "iteration", "non-overlapped", "all at once", "layer-wise"];
+    let header = ["method", "groups", "iteration", "exposed", "all at once", "layer-wise"];
     let has_forecast = iterations.methods.iter().any(|row| row.forecast.is_some());
     let header = header.into_iter().chain(has_forecast.then_some("forecast"));
     let rows = iterations.methods.iter().map(|row| {

@@ -25,7 +25,7 @@ Examples:
   gleaner testbed report runs/first
 
 Ctrl-C ends the run, leaves no emulated host behind and keeps what was measured; --resume goes on. The exit code is 0 if
-every job ended well or was ended on purpose, 1 if one failed, 130 after Ctrl-C and 143 after SIGTERM.";
+every job ended well or failed on purpose, 1 if one failed, 130 after Ctrl-C and 143 after SIGTERM.";
 
 /// Run an experiment from a file
 #[derive(Debug, Args)]
@@ -51,8 +51,8 @@ pub struct Run {
     /// Print the jobs in their order, and run none
     #[arg(long)]
     dry_run: bool,
-    /// End standard output with one JSON object: out, measured, before, failed, ended_on_purpose, missed,
-    /// bound_by_processors, interrupted
+    /// End standard output with one JSON object: out, measured, before, failed, reasons, failed_on_purpose,
+    /// missed, bound_by_processors, interrupted
     #[arg(long)]
     json: bool,
 }
@@ -118,8 +118,9 @@ fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, Comma
             "out": options.out,
             "measured": tally.measured,
             "before": tally.before,
-            "failed": tally.failed,
-            "ended_on_purpose": tally.ended_on_purpose,
+            "failed": tally.failed.len(),
+            "reasons": tally.failed,
+            "failed_on_purpose": tally.failed_on_purpose,
             "missed": tally.missed,
             "bound_by_processors": tally.bound_by_processors,
             "interrupted": tally.interrupted,
@@ -148,10 +149,10 @@ fn print_tally(tally: &Tally, options: &Options) {
     let before =
         if tally.before > 0 { format!(" ({} were there before)", tally.before) } else { String::new() };
     say(format_args!("gleaner testbed: {} measurements written to {out}{before}", tally.measured));
-    if tally.ended_on_purpose > 0 {
+    if tally.failed_on_purpose > 0 {
         say(format_args!(
             "gleaner testbed: {} of them failed as the chaos of the file asked for",
-            tally.ended_on_purpose
+            tally.failed_on_purpose
         ));
     }
     if tally.missed > 0 {

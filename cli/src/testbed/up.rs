@@ -34,13 +34,14 @@ pub struct Up {
     /// What every link carries in each direction; unlimited if not said
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     bandwidth: Option<Rate>,
-    /// What every link adds in each direction; a round trip crosses four
+    /// Of a link: what each adds in each direction. A path from one host to another has two links and takes twice as long, a round trip
+    /// four times. The latency of simulate is of a path, so twice this
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     latency: Option<Duration>,
     /// By how much the latency varies, up and down
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "latency")]
     jitter: Option<Duration>,
-    /// The share of packets that every link loses in each direction, such as 0.1% or 0.001
+    /// Of a link: the share of packets that each loses in each direction, such as 0.1% or 0.001. A path has two links
     #[arg(long, value_name = "SHARE")]
     loss: Option<Loss>,
     /// TCP's congestion control on the hosts, such as cubic or bbr; that of the machine if not said

@@ -69,7 +69,7 @@ pub struct Tally {
     /// Of those written, jobs that failed though nothing on purpose could end them: method or case, and the reason.
     pub failed: Vec<String>,
     /// Of those written, records of jobs that failed after a worker was killed, cut off or stopped for good.
-    pub ended_on_purpose: usize,
+    pub failed_on_purpose: usize,
     /// Of those written, records of jobs in which something that was planned on purpose did not happen.
     pub missed: usize,
     /// Of those written, records in which the processors were what was measured, and not the links that a relay makes.
@@ -261,7 +261,7 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
                 outcome => outcome,
             };
             match &outcome {
-                Outcome::Failed { .. } if is_deadly => self.tally.ended_on_purpose += 1,
+                Outcome::Failed { .. } if is_deadly => self.tally.failed_on_purpose += 1,
                 Outcome::Failed { reason, .. } => {
                     let (method, workers) = (case.method(), case.workers());
                     self.tally.failed.push(format!("{method}, {workers} workers: {reason}"));

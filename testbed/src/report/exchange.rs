@@ -119,8 +119,8 @@ pub fn speed_up(id: &'static str, samples: &[&Sample]) -> Figure {
     } else {
         let points = |of_label: &[&Sample], _: &[&Sample]| efficiency(of_label);
         let caption = "The method's own time of a step with the fewest workers, divided by that with as many: 1 means \
-                       that more workers cost nothing (weak scaling, since every worker has a gradient of its own). The bars are \
-                       those of the time of a step."
+                       that more workers cost nothing (weak scaling, since every worker has a gradient of its own). What was disturbed on \
+                       purpose is left out. The bars are those of the time of a step."
             .to_owned();
         ("weak scaling efficiency", caption, lines("workers", samples, points))
     };
@@ -163,8 +163,9 @@ fn times_the_reference(sample: &Sample, all: &[&Sample]) -> Option<Spread> {
     [ratio.low, ratio.value, ratio.high].iter().all(|r| r.is_finite()).then_some(ratio)
 }
 
+/// A method's step with the fewest workers over its step with more, where nothing was done to either on purpose.
 fn efficiency(samples: &[&Sample]) -> Vec<Point> {
-    let mut points = along("workers", samples, |s| s.seconds);
+    let mut points = along("workers", samples, |s| s.seconds.filter(|_| !s.disturbed));
     let Some(fewest) = points.first().map(|p| p.spread.value) else { return points };
     for point in &mut points {
         point.spread = divided(fewest, point.spread);

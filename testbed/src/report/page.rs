@@ -83,7 +83,7 @@ fn measured(summary: &Summary<'_>) -> String {
     let failed = if failed == 0 { "none".to_owned() } else { failed.to_string() };
     let on_purpose = match summary.runs.iter().map(|r| r.failed_on_purpose).sum::<usize>() {
         0 => String::new(),
-        ended => format!(", {ended} ended on purpose"),
+        count => format!(", {count} failed on purpose"),
     };
     let measurements = if done == 1 { "measurement" } else { "measurements" };
     format!("{done} {measurements}{runs}, {failed} failed{on_purpose}.")
@@ -96,7 +96,7 @@ fn facts(run: &super::summary::RunSummary<'_>, several: bool) -> Markup {
         @if let Some(description) = &run.of.description { p.description { (description) } }
         dl.facts {
             dt { "Measured" }
-            dd { (run.done) " done, " (run.failed) " failed, " (run.failed_on_purpose) " ended on purpose, from " time { (run.began) } " to " time { (run.ended) } }
+            dd { (run.done) " done, " (run.failed) " failed, " (run.failed_on_purpose) " failed on purpose, from " time { (run.began) } " to " time { (run.ended) } }
             @for machine in &run.machines {
                 dt { "Machine" }
                 dd {

@@ -106,6 +106,22 @@ fn without_a_ring_a_method_is_compared_with_itself() {
     assert_eq!(points, [(Some(2.0), Spread::exact(1.0)), (Some(8.0), Spread::exact(0.25))]);
 }
 
+/// What was disturbed on purpose says nothing of how a method scales.
+#[test]
+fn weak_scaling_leaves_out_what_was_disturbed() {
+    let with = |workers: u32, seconds: f64, chaos: &[&str]| {
+        let mut record = bench("spardl", workers, Some(0.1), 0, seconds);
+        record.case.insert("faults".into(), "slow".into());
+        record.chaos = chaos.iter().map(|event| (*event).to_owned()).collect();
+        record
+    };
+    let slow = ["1.00 s, step 2: slow rank 1 to 0.05"];
+    let scaling = figure(vec![with(2, 80.0, &slow), with(4, 1.0, &[]), with(8, 4.0, &[])], "speed-up");
+    assert_eq!(scaling.value.name, "weak scaling efficiency");
+    let points = spreads(series(&scaling, 0, "spardl"));
+    assert_eq!(points, [(Some(4.0), Spread::exact(1.0)), (Some(8.0), Spread::exact(0.25))]);
+}
+
 /// A ring that was disturbed on purpose is slow for another reason than its method's.
 #[test]
 fn nothing_is_compared_with_a_ring_that_was_disturbed() {
@@ -158,7 +174,7 @@ fn a_page_says_what_was_planned() {
         "<h1>Workers that die</h1>",
         "What a dead worker costs.",
         "Did not happen: ",
-        "none failed, 1 ended on purpose",
+        "none failed, 1 failed on purpose",
     ] {
         assert!(page.contains(words), "{words}: {page}");
     }

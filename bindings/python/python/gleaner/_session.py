@@ -10,8 +10,9 @@ import numpy
 from gleaner import _arrays, _native
 from gleaner._gradients import Gradients
 from gleaner._handle import Handle
-from gleaner._membership import Membership, Traffic
+from gleaner._membership import Traffic
 from gleaner._method import MethodLike, as_method
+from gleaner._together import Together
 
 Array = Any
 Layout = Mapping[str, int]
@@ -19,7 +20,7 @@ Layout = Mapping[str, int]
 __all__ = ["Session", "Traffic"]
 
 
-class Session(Membership):
+class Session(Together):
     """A worker's membership in a job.
 
     All ranks make the same calls in the same order. Calls that wait for other ranks release the interpreter's lock, and Ctrl-C

@@ -57,7 +57,7 @@ impl Stored {
     /// Of a run the numbers with these names. Where a measurement has none of that name, it is left out.
     ///
     /// # Errors
-    /// A run with measurements of several commits or machines.
+    /// A run with measurements of several commits or machines, or of a checkout whose files differed from its commit.
     pub fn of(run: &Run, names: &BTreeSet<String>) -> Result<Self, Error> {
         let Some(first) = run.records.first() else { unreachable!("a run that was read has a measurement") };
         let one = |what, of: &dyn Fn(&Record) -> String| -> Result<(), String> {
@@ -73,6 +73,14 @@ impl Stored {
         };
         one("commits", &|record| record.commit.clone().unwrap_or_else(|| "no commit".into()))?;
         one("machines", &|record| format!("{:?}", record.machine))?;
+        if let Some(commit) = first.commit.as_deref().and_then(|commit| commit.strip_suffix("-dirty")) {
+            return Err(format!(
+                "'{}' was measured where files differed from commit {commit}; expected measurements of a commit, which others can build: \
+                 commit or undo the changes, and measure all of it again in a new directory",
+                run.directory.display()
+            )
+            .into());
+        }
         let common = |(key, value): &(&String, &Value)| {
             run.records.iter().all(|record| record.case.get(*key) == Some(*value))
         };

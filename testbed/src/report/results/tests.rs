@@ -142,6 +142,26 @@ fn a_page_or_a_run_that_mixes_builds_is_refused() {
     );
 }
 
+/// What is stored already is shown, and says that there were changes.
+#[test]
+fn a_run_of_files_that_no_commit_has_is_not_stored() {
+    let mut dirty = record("ring", 1, 0, done(1.0, 1));
+    dirty.commit = Some("0123456789abcdef-dirty".into());
+    let (_directory, runs) = run(&[dirty]);
+    let error = Stored::of(&runs[0], &BTreeSet::new()).unwrap_err().to_string();
+    assert!(
+        error.contains("files differed from commit 0123456789abcdef; expected measurements of a commit"),
+        "{error}"
+    );
+
+    let (directory, _) = stored(&[record("ring", 1, 0, done(1.0, 1))], PAGE);
+    let file = directory.path().join("e.jsonl");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("0123456789abcdef", "0123456789abcdef-dirty")).unwrap();
+    let page = filled("page.md", PAGE, directory.path()).unwrap();
+    assert!(page.contains("at commit 0123456789 with changes;"), "{page}");
+}
+
 #[test]
 fn a_block_that_says_what_cannot_be_is_refused_with_its_line() {
     let (directory, _) = stored(&[record("ring", 1, 0, done(1.0, 1))], PAGE);
