@@ -246,7 +246,7 @@ impl Link {
         self.reads = Reads::Nonsense;
     }
 
-    /// Gives a sign of life if nothing was written since then, and says in which steps and calls this rank is. Returns whether it did.
+    /// Sends a heartbeat if nothing was written since then, and says in which steps and calls this rank is. Returns whether it did.
     pub(crate) fn live(&mut self, since: Instant, calls: (u32, bool), steps: &[(StepId, bool)]) -> bool {
         let quiet = self.is_up() && self.wrote <= since && self.submitted.is_empty();
         if quiet {
@@ -267,7 +267,7 @@ impl Link {
     }
 
     /// Whether bytes have moved out, and in, since this was last asked, at the least rate at which that counts: those of a
-    /// long message are a sign of life before it is whole.
+    /// long message count as a heartbeat before it is whole.
     pub(crate) fn moves(&mut self, now: Instant) -> (bool, bool) {
         let (before, since) = self.moved;
         let moved = self.transport.as_ref().map_or(before, |transport| transport.moved());

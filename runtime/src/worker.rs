@@ -76,7 +76,7 @@ pub(crate) struct Worker {
     rank: u32,
     role_map: RoleMap,
     coordinator: u32,
-    /// After this long without a sign of life a peer counts as dead; all other limits derive from it.
+    /// After this long without a heartbeat a peer counts as dead; all other limits derive from it.
     timeout: Duration,
     /// The step that this worker is in, for messages about what failed when.
     pub(crate) step: Option<u64>,
@@ -118,7 +118,7 @@ struct Failing {
 /// What is known of a peer.
 #[derive(Debug, Default)]
 struct Tie {
-    /// When it last gave a sign of life, if it ever did.
+    /// When it last sent a heartbeat, if it ever did.
     heard: Option<Instant>,
     is_up: bool,
     is_silent: bool,
@@ -177,7 +177,7 @@ impl Worker {
         self.ties.get(&peer).is_some_and(|tie| tie.has_left)
     }
 
-    /// A peer gave a sign of life.
+    /// A peer sent a heartbeat.
     pub(crate) fn hear(&mut self, peer: Peer, now: Instant) {
         let before = self.heard.replace(now);
         if let Some(before) = before.filter(|&before| now.duration_since(before) >= self.timeout / 2) {
@@ -195,7 +195,7 @@ impl Worker {
     /// The links that have been silent for too long, if nothing has come on them that was not read yet.
     pub(crate) fn overdue(&self, now: Instant) -> Vec<Peer> {
         let is_past = |since: Option<Instant>, limit| since.is_some_and(|at| now.duration_since(at) >= limit);
-        // By then all other links whose peers give signs of life have shown whether they are answered.
+        // By then all other links whose peers send heartbeats have shown whether they are answered.
         let late = |tie: &Tie| is_past(tie.heard, self.timeout) || is_past(tie.unanswered, self.timeout / 4);
         // Of one that has left nothing more is expected.
         let may_be = |tie: &Tie| tie.is_up && !tie.is_silent && (!tie.has_left || self.is_ending());

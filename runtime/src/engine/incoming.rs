@@ -106,7 +106,7 @@ impl Engine {
         let Self { io, actors, notes, volleys, .. } = self;
         match Topic::of(tag).ok_or("it sent a message of an unknown kind")? {
             Topic::Alive if io.positions.report(peer, &payload) => {}
-            Topic::Alive => return Err("its sign of life makes no sense"),
+            Topic::Alive => return Err("its heartbeat makes no sense"),
             Topic::Bags(id) => {
                 io.link(peer).charge(id.gradient, &payload)?;
                 match actors.range_mut(..=id.gradient).next_back() {

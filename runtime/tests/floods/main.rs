@@ -72,9 +72,9 @@ const CASES: [Case; 23] = [
         |n| (tag(PROBE, n), vec![0; 64]),
         "more than its schedules",
     ),
-    case("signs of life", 2, |_| (tag(ALIVE, 0), vec![0; 16]), SENT),
-    case("signs of life about ever other gradients", 1, alive, SENT),
-    case("signs of life without a sense", 1, |_| (tag(ALIVE, 0), vec![0; 9]), "sign of life makes no sense"),
+    case("heartbeats", 2, |_| (tag(ALIVE, 0), vec![0; 16]), SENT),
+    case("heartbeats about ever other gradients", 1, alive, SENT),
+    case("heartbeats without a sense", 1, |_| (tag(ALIVE, 0), vec![0; 9]), "heartbeat makes no sense"),
     case("why the job fails", 1, |_| (tag(ABORT, 0), LAST_WORDS.to_vec()), "it said so"),
     case("last words without a sense", 2, |_| (tag(ABORT, 0), vec![b'{'; 300]), "last words make no sense"),
     case("goodbyes", 2, |_| (tag(BYE, 0), vec![0; 8]), "it left the job or it said goodbye twice"),
@@ -93,8 +93,8 @@ const CASES: [Case; 23] = [
             "does not read the answers",
         )
     },
-    case("silence, to the coordinator", 2, |_| silence(2, 1), "no sign of life passed between it and rank 1"),
-    case("silence, to another rank", 1, |_| silence(1, 0), "no sign of life passed between it and rank 0"),
+    case("silence, to the coordinator", 2, |_| silence(2, 1), "no heartbeat passed between it and rank 1"),
+    case("silence, to another rank", 1, |_| silence(1, 0), "no heartbeat passed between it and rank 0"),
     case("silence of ranks that there are not", 1, |_| silence(1, 7), "about silence makes no sense"),
     case(
         "credit for everything",
