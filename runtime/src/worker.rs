@@ -31,9 +31,9 @@ pub(crate) enum Event {
     Written(Peer),
     /// Both directions of a link have ended in order.
     Ended(Peer),
-    /// This peer said goodbye, and all that it sent has come.
+    /// The leave message of this peer has come, and all that it sent.
     Left(Peer),
-    /// All that was sent to this peer has come there, the goodbye too.
+    /// All that was sent to this peer has come there, the leave message too.
     AllCame(Peer),
     /// This peer says why the job cannot go on.
     News(Peer, Failure),
@@ -56,7 +56,7 @@ pub(crate) enum Action {
     GiveUp,
     /// Let the link write what it has, and end.
     Close(Peer),
-    /// The same, with a goodbye behind it.
+    /// The same, with a leave message behind it.
     Part(Peer),
     /// Read no more from this peer.
     Ignore(Peer),
@@ -172,7 +172,7 @@ impl Worker {
         self.failed.as_ref()
     }
 
-    /// Whether a peer said goodbye.
+    /// Whether the leave message of a peer has come.
     pub(crate) fn has_left(&self, peer: Peer) -> bool {
         self.ties.get(&peer).is_some_and(|tie| tie.has_left)
     }
@@ -285,7 +285,7 @@ impl Worker {
     pub(crate) fn tick(&mut self, now: Instant) {
         for peer in self.overdue(now) {
             if let Some(tie) = self.ties.get_mut(&peer) {
-                // No rank waits until it has read what is written to it. Last words may still reach it.
+                // No rank waits until it has read what is written to it. A failure message may still reach it.
                 tie.is_silent = true;
                 if tie.unanswered.is_none() {
                     self.actions.push(Action::Ignore(peer));
@@ -378,7 +378,7 @@ impl Worker {
         let tie = self.ties.get(&peer).filter(|tie| tie.is_open());
         tie.is_some_and(|tie| match &self.failing {
             Some(Failing { failure, is_excused, .. }) => {
-                // One that has said goodbye waits for no rank, and may not read any more.
+                // One that has sent its leave message waits for no rank, and may not read any more.
                 !(tie.has_left || tie.knows && tie.is_written || *is_excused && failure.rank == peer.0)
             }
             None => self.leaving.is_some() && self.failed.is_none() && !(tie.has_all && tie.is_written),
