@@ -108,9 +108,9 @@ pub enum Fault {
     Elsewhere,
     /// A choice of entries that was never proposed.
     #[error(
-        "{rank} keeps entries that are drawn at random; what is drawn can only be proposed, and kept by aligning to it"
+        "{rank} keeps entries that are sampled at random; those can only be proposed, and kept by aligning to the proposal"
     )]
-    Drawn {
+    Sampled {
         /// The worker that keeps them.
         rank: Rank,
     },

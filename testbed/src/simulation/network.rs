@@ -75,7 +75,7 @@ impl Network {
     }
 
     /// Whether anything is sampled at random: who begins first on shared cores, or what is lost.
-    pub fn draws(&self) -> bool {
+    pub fn is_random(&self) -> bool {
         self.pools.len() < self.hosts.len() || self.links.iter().any(|link| link.loss > 0.0)
     }
 
