@@ -41,7 +41,7 @@ impl Folder {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// Made-up data of 4,000 samples with features that are 1, as a file.
+    /// Synthetic data of 4,000 samples with features that are 1, as a file.
     fn generated(&self, name: &str, samples: usize, seed: u64) -> String {
         let path = self.text(name);
         let words =
@@ -199,7 +199,7 @@ fn bad_input_is_refused_in_a_sentence_on_every_rank() {
         ),
         (
             "--data webspam --samples 5 --features 1",
-            "--features: expected 2 or more of data that are made up, found 1",
+            "--features: expected 2 or more of synthetic data, found 1",
         ),
         ("--data url --threads 0", "--threads: expected 1 to 256, found 0"),
         ("--data url --staleness 65", "--staleness: expected at most 64 steps, found 65"),
