@@ -58,7 +58,7 @@ fn packed(command: &str, path: &str) -> Option<String> {
 }
 
 /// Slopes of the hinge are whole numbers, and so are these features: with a learning rate that is a power of two all sums are
-/// exact. A compressed file is dealt out in turn, so that batches of one worker are those of several.
+/// exact. A compressed file is distributed in turn, so that batches of one worker are those of several.
 #[test]
 fn several_processes_come_to_the_bits_of_one() {
     let folder = Folder::new();
@@ -75,7 +75,7 @@ fn several_processes_come_to_the_bits_of_one() {
     let mut found = vec![
         summary(&format!("{words} --batch 24 --workers 2"), &["--data", &gzip]),
         summary(&format!("{words} --batch 16 --workers 3 --threads 2"), &["--data", &gzip]),
-        // As it is made, it is dealt out in turn, too.
+        // As it is made, it is distributed in turn, too.
         summary(&format!("{words} --batch 24 --workers 2 --seed 3 --data url --samples 480"), &[]),
     ];
     match packed("zstd", &plain) {

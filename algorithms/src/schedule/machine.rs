@@ -35,7 +35,7 @@ pub trait Reader {
         coding: Coding,
     ) -> Works<Self>;
 
-    /// Lays down the indices that a rule chooses of the worker's own accumulator.
+    /// Stores the indices that a rule chooses of the worker's own accumulator.
     fn propose(&mut self, held: &mut Slotted<Self>, at: usize, slots: Slots, rule: &Rule) -> Works<Self>;
 
     /// Keeps the worker's own values at the indices that were proposed.

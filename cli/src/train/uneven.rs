@@ -15,7 +15,7 @@ use crate::simulate::expect_ranks;
 /// Options of it.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 pub struct Uneven {
-    /// How the samples of a step, --batch times the workers, are dealt out: even; speed, measured before the first step, so that
+    /// How the samples of a step, --batch times the workers, are distributed: even; speed, measured before the first step, so that
     /// unequal hosts finish together; or the samples of each rank, such as 24,8,16,16
     #[arg(long, value_name = "HOW", default_value = "even")]
     pub balance: Balance,
@@ -35,7 +35,7 @@ impl Uneven {
     }
 }
 
-/// How the samples of a step are dealt out.
+/// How the samples of a step are distributed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Balance {
     /// As many to every worker.

@@ -97,7 +97,7 @@ impl Network {
         let mut hosts = Vec::new();
         for (group, members) in topology.groups.iter().enumerate() {
             let uplink = members.uplink.map(&mut add);
-            // Hosts without an uplink of their own group hang on the core, which joins them at once.
+            // Hosts without an uplink of their own group are attached to the core, which joins them at once.
             for member in &members.hosts {
                 let (up, down) = add(member.link);
                 hosts.push(Host {
