@@ -152,7 +152,7 @@ impl Pacer {
         Self { least, backward: Duration::ZERO }
     }
 
-    /// Between the passes: leaves as much time as the backward pass took last, in which gradients may travel already.
+    /// Between the passes: leaves as much time as the backward pass took last, in which gradients may be exchanged already.
     pub fn between(&self, began: Instant) {
         thread::sleep(self.least.saturating_sub(began.elapsed() + self.backward));
     }
