@@ -44,7 +44,7 @@ async fn main() -> Result<(), Error> {
         session.world_size(),
         ticks.load(Ordering::Relaxed)
     );
-    // Its goodbyes are said on a thread that may wait.
+    // Its leave messages are sent on a thread that may wait.
     tokio::task::block_in_place(|| drop(session));
     Ok(())
 }

@@ -100,7 +100,7 @@ def table(arguments, size, found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="webspam", choices=("url", "webspam"), help="of the samples that are made up")
+    parser.add_argument("--shape", default="webspam", choices=("url", "webspam"), help="of the synthetic samples")
     parser.add_argument("--samples", type=int, default=8000)
     parser.add_argument("--passes", type=int, default=9, help="of the longer run of gleaner regress and of Vowpal Wabbit")
     parser.add_argument("--turns", type=int, default=3)

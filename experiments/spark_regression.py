@@ -260,10 +260,10 @@ def table(arguments, rate, found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="url", choices=("url", "webspam"), help="of the data that are made up")
-    parser.add_argument("--samples", type=int, default=64000, help="of the data that are made up")
+    parser.add_argument("--shape", default="url", choices=("url", "webspam"), help="of synthetic data")
+    parser.add_argument("--samples", type=int, default=64000, help="of synthetic data")
     parser.add_argument("--data", help="a LIBSVM file instead, with labels 0 and 1")
-    parser.add_argument("--features", type=int, help="by default those of the data that are made up")
+    parser.add_argument("--features", type=int, help="by default those of the synthetic data")
     parser.add_argument("--rates", default="1gbit", help="of the hosts' links")
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--batch", type=int, default=1000, help="samples of each worker in a step of SGD")

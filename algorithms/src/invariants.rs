@@ -118,7 +118,7 @@ const STEPS: u64 = 12;
 /// [states](crate::collectives::Collective::drains_within), with contributions that all add up, with small ones that often
 /// cancel, and with large ones that cancel between two workers while smaller ones wait behind them. *Fairness*: where all
 /// workers receive the same gradient in every step, every entry of at least δ times the largest magnitude is delivered at
-/// least every 4n/(kδ) + P steps, with δ = 1/2; where entries are drawn at random, every (n/k)(ln n + 20).
+/// least every 4n/(kδ) + P steps, with δ = 1/2; where entries are sampled at random, every (n/k)(ln n + 20).
 ///
 /// Liveness is tested where the method states a number, values are encoded exactly, and there is no momentum correction, which
 /// goes on without gradients; fairness where nothing is lost on purpose as well, and no residual decays: what waits then fades.
@@ -165,7 +165,7 @@ fn is_fair(mut trial: Trial<f32>) -> Result<(), InvariantError> {
     let mut by_chance = shape.selection.as_ref().is_some_and(|s| s.selector == Selector::Random);
     for schedule in trial.ensemble.prepared().map(|prepared| prepared.program.schedule()) {
         let mut rules = schedule.steps.iter().filter_map(|step| step.chooses(schedule.lane));
-        by_chance |= rules.any(|(_, rule)| rule.scope() == Scope::Drawn);
+        by_chance |= rules.any(|(_, rule)| rule.scope() == Scope::Sampled);
     }
     let share = n as f64 / k as f64;
     let within = match by_chance {

@@ -1,4 +1,4 @@
-//! `gleaner merge-plan`: which layers of a model travel together on a network, and what that takes.
+//! `gleaner merge-plan`: which layers of a model are exchanged together on a network, and what that takes.
 
 mod draw;
 pub mod layers;
@@ -23,7 +23,7 @@ use crate::report::{self, CommandError};
 use layers::Layers;
 use table::{Plan, Row};
 
-/// Show which layers of a model should travel together, and what an iteration then takes
+/// Show which layers of a model should be exchanged together, and what an iteration then takes
 ///
 /// Compares all merging strategies on one evaluator: OMGS-SGD's, with layer times that are given, and with costs that are forecast
 /// for a network or were measured by gleaner calibrate. Needs no gradients and no network.

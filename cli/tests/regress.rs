@@ -41,7 +41,7 @@ impl Folder {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// Made-up data of 4,000 samples with features that are 1, as a file.
+    /// Synthetic data of 4,000 samples with features that are 1, as a file.
     fn generated(&self, name: &str, samples: usize, seed: u64) -> String {
         let path = self.text(name);
         let words =
@@ -58,7 +58,7 @@ fn packed(command: &str, path: &str) -> Option<String> {
 }
 
 /// Slopes of the hinge are whole numbers, and so are these features: with a learning rate that is a power of two all sums are
-/// exact. A compressed file is dealt out in turn, so that batches of one worker are those of several.
+/// exact. A compressed file is distributed in turn, so that batches of one worker are those of several.
 #[test]
 fn several_processes_come_to_the_bits_of_one() {
     let folder = Folder::new();
@@ -75,7 +75,7 @@ fn several_processes_come_to_the_bits_of_one() {
     let mut found = vec![
         summary(&format!("{words} --batch 24 --workers 2"), &["--data", &gzip]),
         summary(&format!("{words} --batch 16 --workers 3 --threads 2"), &["--data", &gzip]),
-        // As it is made, it is dealt out in turn, too.
+        // As it is made, it is distributed in turn, too.
         summary(&format!("{words} --batch 24 --workers 2 --seed 3 --data url --samples 480"), &[]),
     ];
     match packed("zstd", &plain) {
@@ -199,7 +199,7 @@ fn bad_input_is_refused_in_a_sentence_on_every_rank() {
         ),
         (
             "--data webspam --samples 5 --features 1",
-            "--features: expected 2 or more of data that are made up, found 1",
+            "--features: expected 2 or more of synthetic data, found 1",
         ),
         ("--data url --threads 0", "--threads: expected 1 to 256, found 0"),
         ("--data url --staleness 65", "--staleness: expected at most 64 steps, found 65"),

@@ -31,7 +31,7 @@ fn numbers(summary: &Value, field: &str) -> Vec<f64> {
 /// A step has the same samples, and each counts as much: dense gradients have the same sum, but for how it is rounded. Without the weights
 /// the samples of the small batches would count six times as much.
 #[test]
-fn samples_count_alike_however_they_are_dealt_out() {
+fn samples_count_alike_however_they_are_distributed() {
     for how in [
         "--synchrony bsp --merge layer-wise",
         "--synchrony bsp --clip 1000",

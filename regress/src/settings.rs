@@ -116,7 +116,7 @@ impl Settings {
             return Err(refused("--features", &expected, features));
         }
         if let (Source::Generated { .. }, Some(1)) = (&self.data, self.features) {
-            return Err(refused("--features", "2 or more of data that are made up", 1));
+            return Err(refused("--features", "2 or more of synthetic data", 1));
         }
         if self.method.sparse_candidates(2, 2).is_err() {
             return Err(refused(

@@ -124,7 +124,7 @@ impl Engine {
         loop {
             let mut moved = false;
             self.io.now = Instant::now();
-            // Before commands: a worker that leaves says goodbye on all links that are up.
+            // Before commands: a worker that leaves sends its leave message on all links that are up.
             while let Poll::Ready(Some(event)) = self.io.network.poll_event(context) {
                 moved = true;
                 self.network(event);

@@ -40,7 +40,7 @@ pub struct Config {
     pub is_plain: bool,
     /// What carries links.
     pub transport: TransportChoice,
-    /// After this long without a sign of life a peer counts as dead.
+    /// After this long without a heartbeat a peer counts as dead.
     pub timeout: Duration,
     /// For rank 0: a socket that is bound to the rendezvous already.
     pub listener: Option<Arc<TcpListener>>,

@@ -23,8 +23,8 @@ const RECENT: usize = 4;
 /// What waits longer than so many steps is stale.
 const STALE: f64 = 100.0;
 
-/// What waits for so many times the steps that momentum remembers comes to it in single lumps.
-const LUMPS: f64 = 2.0;
+/// What waits for so many times the steps that momentum remembers comes to it as a late sum.
+const LATE: f64 = 2.0;
 
 /// A method delivers too little if what waits would take so many times as long as entries that are chosen at random.
 const BEYOND: f64 = 2.0;
@@ -53,7 +53,7 @@ pub enum Finding {
         /// How many steps a value waits.
         waits: f64,
     },
-    /// Momentum goes on with what comes in single lumps.
+    /// Momentum goes on with sums that come late.
     Momentum {
         /// How many steps a value waits.
         waits: f64,
@@ -175,7 +175,7 @@ impl Health {
         if waits > STALE {
             findings.push(Finding::Stale { waits });
         }
-        if (0.0..1.0).contains(&momentum) && momentum > 0.0 && waits > LUMPS * remembers(momentum) {
+        if (0.0..1.0).contains(&momentum) && momentum > 0.0 && waits > LATE * remembers(momentum) {
             findings.push(Finding::Momentum { waits, momentum });
         }
         findings

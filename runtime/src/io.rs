@@ -198,7 +198,7 @@ impl Io {
         }
     }
 
-    /// Takes bytes that have moved as signs of life, and of what is still to be sent. Says whether any have.
+    /// Takes bytes that have moved as heartbeats, and of what is still to be sent. Says whether any have.
     pub(crate) fn moves(&mut self) -> bool {
         let mut any = false;
         for (peer, link) in &mut self.links {

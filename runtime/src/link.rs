@@ -67,10 +67,10 @@ pub(crate) struct Link {
     /// What had moved when that was last looked at, and when that was.
     moved: (Moved, Instant),
     reads: Reads,
-    /// Bytes of bags and measurements that have come, and how many there are in all, once the peer has said goodbye.
+    /// Bytes of bags and measurements that have come, and how many there are in all, once the leave message of the peer has come.
     came: u64,
     last: Option<u64>,
-    /// Whether the peer has said goodbye.
+    /// Whether the leave message of the peer has come.
     was_left: bool,
 }
 
@@ -117,9 +117,9 @@ enum Reads {
 enum End {
     /// Not yet.
     Open,
-    /// With a goodbye behind the last bag. Control data still goes before it.
+    /// With a leave message behind the last bag. Control data still goes before it.
     Parting,
-    /// With a goodbye that is on its way.
+    /// With a leave message that is on its way.
     Parted,
     /// With what it has.
     Closing,
@@ -182,7 +182,7 @@ impl Link {
         self.control.clear();
     }
 
-    /// Says goodbye behind the last bag, with the number of bytes of all bags: control data may overtake them.
+    /// Sends the leave message behind the last bag, with the number of bytes of all bags: control data may overtake them.
     pub(crate) fn part(&mut self) {
         if self.end == End::Open {
             self.end = End::Parting;
@@ -197,17 +197,18 @@ impl Link {
         }
     }
 
-    /// The peer says goodbye.
+    /// The peer sends its leave message.
     pub(crate) fn parted(&mut self, payload: &[u8]) -> Result<(), Broken> {
-        let last = payload.try_into().map(u64::from_le_bytes).map_err(|_| "its goodbye makes no sense")?;
+        let last =
+            payload.try_into().map(u64::from_le_bytes).map_err(|_| "its leave message makes no sense")?;
         if std::mem::replace(&mut self.was_left, true) {
-            return Err("it said goodbye twice");
+            return Err("it sent its leave message twice");
         }
         self.last = Some(last);
         Ok(())
     }
 
-    /// Whether the peer has said goodbye and all its bags have come; once, and it is notified.
+    /// Whether the leave message of the peer and all its bags have come; once, and it is notified.
     pub(crate) fn has_left(&mut self) -> bool {
         let has_left = self.last.take_if(|last| *last <= self.came).is_some();
         if has_left {
@@ -216,10 +217,10 @@ impl Link {
         has_left
     }
 
-    /// The peer says that all has come, the goodbye too.
+    /// The peer says that all has come, the leave message too.
     pub(crate) fn all_came(&self) -> Result<(), Broken> {
         match self.end {
-            End::Open | End::Parting => Err("it answers a goodbye that was not sent"),
+            End::Open | End::Parting => Err("it answers a leave message that was not sent"),
             End::Parted | End::Closing => Ok(()),
         }
     }
@@ -246,7 +247,7 @@ impl Link {
         self.reads = Reads::Nonsense;
     }
 
-    /// Gives a sign of life if nothing was written since then, and says in which steps and calls this rank is. Returns whether it did.
+    /// Sends a heartbeat if nothing was written since then, and says in which steps and calls this rank is. Returns whether it did.
     pub(crate) fn live(&mut self, since: Instant, calls: (u32, bool), steps: &[(StepId, bool)]) -> bool {
         let quiet = self.is_up() && self.wrote <= since && self.submitted.is_empty();
         if quiet {
@@ -267,7 +268,7 @@ impl Link {
     }
 
     /// Whether bytes have moved out, and in, since this was last asked, at the least rate at which that counts: those of a
-    /// long message are a sign of life before it is whole.
+    /// long message count as a heartbeat before it is whole.
     pub(crate) fn moves(&mut self, now: Instant) -> (bool, bool) {
         let (before, since) = self.moved;
         let moved = self.transport.as_ref().map_or(before, |transport| transport.moved());
@@ -376,7 +377,8 @@ impl Link {
             while self.in_flight < PORTION {
                 let next = self.control.pop_front().or_else(|| self.lanes.pop(&mut self.flows));
                 let is_last = next.is_none() && self.end == End::Parting && self.lanes.is_empty();
-                let Some(message) = next.or_else(|| is_last.then(|| goodbye(self.retired, &self.flows)))
+                let Some(message) =
+                    next.or_else(|| is_last.then(|| leave_message(self.retired, &self.flows)))
                 else {
                     break;
                 };
@@ -422,7 +424,7 @@ impl Link {
 }
 
 /// See [`Link::part`].
-fn goodbye(retired: u64, flows: &HashMap<u32, Flow>) -> Message {
+fn leave_message(retired: u64, flows: &HashMap<u32, Flow>) -> Message {
     let last = retired + flows.values().map(|flow| flow.sent).sum::<u64>();
     Message { tag: Topic::Bye.tag(), payload: Bytes::copy_from_slice(&last.to_le_bytes()) }
 }

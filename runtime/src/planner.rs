@@ -1,4 +1,4 @@
-//! Which layers travel together, by what steps really take.
+//! Which layers are exchanged together, by what steps really take.
 //!
 //! Layers are in the order in which the backward pass finishes them. A strategy that needs
 //! times begins with one group. The medians of the first steps over steps and ranks, and the cost model of the session, then
@@ -53,7 +53,7 @@ pub struct Measured {
     pub iteration: f64,
 }
 
-/// Decides which layers travel together, on every rank alike.
+/// Decides which layers are exchanged together, on every rank alike.
 pub struct Planner {
     strategy: Arc<dyn Strategy>,
     workers: u32,

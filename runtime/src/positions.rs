@@ -1,4 +1,4 @@
-//! In which step each rank is. Ranks exchange it with their signs of life, so that one that waits for long can tell a
+//! In which step each rank is. Ranks exchange it with their heartbeats, so that one that waits for long can tell a
 //! peer that is late from one that it will never meet.
 
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use gleaner_transport::{Peer, Tag};
 
 use crate::tag::{StepId, Topic};
 
-/// The most gradients that a sign of life describes.
+/// The most gradients that a heartbeat describes.
 const MOST: usize = 256;
 
 /// What the peers have reported last.

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// What a rank hears of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hearing {
-    /// A sign of life, lately.
+    /// A heartbeat, lately.
     Heard,
     /// Nothing, since it heard no rank at all.
     SinceDeaf,
@@ -106,15 +106,14 @@ pub(crate) fn decide(
         return cut(silences, seconds);
     };
     if others > 1 && !peers.iter().any(|&peer| hears(peer)) {
-        let reason = format!(
-            "no sign of life reached it from any of {others} ranks for {seconds:.1} s: it was cut off"
-        );
+        let reason =
+            format!("no heartbeat reached it from any of {others} ranks for {seconds:.1} s: it was cut off");
         return (this, reason);
     }
     let reason = match hearing(failed) {
         Hearing::SinceDeaf if others > 1 => {
             let reason = format!(
-                "no sign of life reached it from any of {others} ranks for a while, and from rank {failed} not for {seconds:.1} s: \
+                "no heartbeat reached it from any of {others} ranks for a while, and from rank {failed} not for {seconds:.1} s: \
                  it was cut off"
             );
             return (this, reason);
@@ -123,9 +122,7 @@ pub(crate) fn decide(
             "what is sent to it is not answered: it hangs, or its network is cut".to_owned()
         }
         _ => {
-            format!(
-                "no sign of life from it for {seconds:.1} s: it hangs, was stopped, or its network is cut"
-            )
+            format!("no heartbeat from it for {seconds:.1} s: it hangs, was stopped, or its network is cut")
         }
     };
     (failed, reason)
@@ -164,14 +161,14 @@ fn cut(silences: &[Silence], seconds: f64) -> (u32, String) {
         others.dedup();
         let others: Vec<String> = others.into_iter().map(|other| other.to_string()).collect();
         let reason = format!(
-            "no sign of life passes between it and ranks {}, though all are alive: its network is cut",
+            "no heartbeat passes between it and ranks {}, though all are alive: its network is cut",
             others.join(", ")
         );
         return (rank, reason);
     }
     let (low, high) = silences.first().map(|silence| silence.ends()).unwrap_or_default();
     let reason = format!(
-        "no sign of life passed between it and rank {low} for {seconds:.1} s, though both are alive: the network between them \
+        "no heartbeat passed between it and rank {low} for {seconds:.1} s, though both are alive: the network between them \
          is cut"
     );
     (high, reason)

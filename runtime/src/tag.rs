@@ -67,7 +67,7 @@ pub(crate) enum Topic {
     Silence,
     /// How many bytes of a gradient's bags, or of measurements, may have been sent in all: the payload says.
     Credit { gradient: u32 },
-    /// The receiver has said goodbye, and all its bags have come.
+    /// The leave message of the receiver and all its bags have come.
     AllCame,
 }
 

@@ -31,9 +31,9 @@ pub(crate) enum Event {
     Written(Peer),
     /// Both directions of a link have ended in order.
     Ended(Peer),
-    /// This peer said goodbye, and all that it sent has come.
+    /// The leave message of this peer has come, and all that it sent.
     Left(Peer),
-    /// All that was sent to this peer has come there, the goodbye too.
+    /// All that was sent to this peer has come there, the leave message too.
     AllCame(Peer),
     /// This peer says why the job cannot go on.
     News(Peer, Failure),
@@ -56,7 +56,7 @@ pub(crate) enum Action {
     GiveUp,
     /// Let the link write what it has, and end.
     Close(Peer),
-    /// The same, with a goodbye behind it.
+    /// The same, with a leave message behind it.
     Part(Peer),
     /// Read no more from this peer.
     Ignore(Peer),
@@ -76,7 +76,7 @@ pub(crate) struct Worker {
     rank: u32,
     role_map: RoleMap,
     coordinator: u32,
-    /// After this long without a sign of life a peer counts as dead; all other limits derive from it.
+    /// After this long without a heartbeat a peer counts as dead; all other limits derive from it.
     timeout: Duration,
     /// The step that this worker is in, for messages about what failed when.
     pub(crate) step: Option<u64>,
@@ -118,7 +118,7 @@ struct Failing {
 /// What is known of a peer.
 #[derive(Debug, Default)]
 struct Tie {
-    /// When it last gave a sign of life, if it ever did.
+    /// When it last sent a heartbeat, if it ever did.
     heard: Option<Instant>,
     is_up: bool,
     is_silent: bool,
@@ -172,12 +172,12 @@ impl Worker {
         self.failed.as_ref()
     }
 
-    /// Whether a peer said goodbye.
+    /// Whether the leave message of a peer has come.
     pub(crate) fn has_left(&self, peer: Peer) -> bool {
         self.ties.get(&peer).is_some_and(|tie| tie.has_left)
     }
 
-    /// A peer gave a sign of life.
+    /// A peer sent a heartbeat.
     pub(crate) fn hear(&mut self, peer: Peer, now: Instant) {
         let before = self.heard.replace(now);
         if let Some(before) = before.filter(|&before| now.duration_since(before) >= self.timeout / 2) {
@@ -195,7 +195,7 @@ impl Worker {
     /// The links that have been silent for too long, if nothing has come on them that was not read yet.
     pub(crate) fn overdue(&self, now: Instant) -> Vec<Peer> {
         let is_past = |since: Option<Instant>, limit| since.is_some_and(|at| now.duration_since(at) >= limit);
-        // By then all other links whose peers give signs of life have shown whether they are answered.
+        // By then all other links whose peers send heartbeats have shown whether they are answered.
         let late = |tie: &Tie| is_past(tie.heard, self.timeout) || is_past(tie.unanswered, self.timeout / 4);
         // Of one that has left nothing more is expected.
         let may_be = |tie: &Tie| tie.is_up && !tie.is_silent && (!tie.has_left || self.is_ending());
@@ -285,7 +285,7 @@ impl Worker {
     pub(crate) fn tick(&mut self, now: Instant) {
         for peer in self.overdue(now) {
             if let Some(tie) = self.ties.get_mut(&peer) {
-                // No rank waits until it has read what is written to it. Last words may still reach it.
+                // No rank waits until it has read what is written to it. A failure message may still reach it.
                 tie.is_silent = true;
                 if tie.unanswered.is_none() {
                     self.actions.push(Action::Ignore(peer));
@@ -378,7 +378,7 @@ impl Worker {
         let tie = self.ties.get(&peer).filter(|tie| tie.is_open());
         tie.is_some_and(|tie| match &self.failing {
             Some(Failing { failure, is_excused, .. }) => {
-                // One that has said goodbye waits for no rank, and may not read any more.
+                // One that has sent its leave message waits for no rank, and may not read any more.
                 !(tie.has_left || tie.knows && tie.is_written || *is_excused && failure.rank == peer.0)
             }
             None => self.leaving.is_some() && self.failed.is_none() && !(tie.has_all && tie.is_written),

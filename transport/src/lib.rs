@@ -100,7 +100,7 @@ pub struct Moved {
 ///
 /// The two directions are independent: one that ended, or that is not polled, delays the other no more than a full buffer
 /// does. Dropping the link closes it: the other side reads [`LinkError::Closed`] after the messages that reached it.
-/// That is no goodbye, what was still under way may be lost: who must be heard waits for an answer first.
+/// That is no leave message, and what was still under way may be lost: who must be heard waits for an answer first.
 pub trait Link: Send {
     /// The peer at the other end.
     fn peer(&self) -> Peer;

@@ -5,7 +5,7 @@
 //! that is changed, repeated, left out or put elsewhere does not open. Each direction has a key of its own, which seals one
 //! stream and no other.
 //!
-//! An end of the stream is not authenticated here: what ends without a goodbye in a record has been cut.
+//! An end of the stream is not authenticated here: what ends without a leave message in a record has been cut.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 

@@ -37,8 +37,7 @@ pub enum SecretError {
     },
     /// The file belongs to another user, who may read it and put another secret into it.
     #[error(
-        "the secret file {} belongs to the user with number {owner}, and this process runs as user {user}: make a file of \
-         your own", path.display()
+        "the secret file {} is owned by UID {owner}, and this process runs as UID {user}: make a file of your own", path.display()
     )]
     Foreign {
         /// The file.

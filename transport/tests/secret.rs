@@ -61,10 +61,7 @@ fn a_file_of_another_user_is_refused() {
     let error = Secret::from_file(&path).unwrap_err();
     assert!(matches!(error, SecretError::Foreign { owner: 12345, .. }));
     let error = error.to_string();
-    assert!(
-        error.contains("belongs to the user with number 12345") && error.contains("runs as user"),
-        "{error}"
-    );
+    assert!(error.contains("is owned by UID 12345") && error.contains("runs as UID"), "{error}");
 }
 
 #[test]

@@ -126,7 +126,7 @@ pub trait Collective: Debug + Send + Sync {
         self.is_sparse()
     }
 
-    /// Whether `auto` may choose it. Not where what is delivered is large on the worker that proposed it, or drawn at
+    /// Whether `auto` may choose it. Not where what is delivered is large on the worker that proposed it, or sampled at
     /// random, and not in the sum: less is delivered in as much time, and a forecast of time does not see it.
     fn suits_auto(&self) -> bool {
         true

@@ -1,4 +1,4 @@
-//! Random-k: indices that a generator draws alike on all workers, so that they need not be sent (Stich, Cordonnier and
+//! Random-k: indices that a generator samples alike on all workers, so that they need not be sent (Stich, Cordonnier and
 //! Jaggi: Sparsified SGD with Memory, NeurIPS 2018, §2; with error feedback).
 //!
 //! 2⌈log2 P⌉ rounds and 2k(P − 1)/P words for any P, whatever the gradients are: half of what a sum of k chosen entries
@@ -21,7 +21,7 @@ impl Collective for RandomK {
     }
 
     fn summary(&self) -> &'static str {
-        "indices drawn alike by all workers: 2⌈log2 P⌉ rounds, 2k(P−1)/P words"
+        "indices sampled alike by all workers: 2⌈log2 P⌉ rounds, 2k(P−1)/P words"
     }
 
     fn competes(&self) -> bool {
@@ -52,7 +52,7 @@ impl Collective for RandomK {
     }
 }
 
-/// (n/k)(ln n + 20): after this many draws one of the entries was never drawn with a probability below e⁻²⁰.
+/// (n/k)(ln n + 20): after so many samples one of the entries was never sampled with a probability below e⁻²⁰.
 pub(super) fn drains_within(shape: &Shape) -> Option<u64> {
     let share = shape.n as f64 / shape.k as f64;
     (shape.k > 0).then(|| (share * ((shape.n as f64).ln() + 20.0)).ceil() as u64)

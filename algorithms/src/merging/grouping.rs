@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::MergingError;
 
-/// Which layers travel together: cut behind some of them, in the order in which backpropagation finishes them. What OMGS-SGD
+/// Which layers are exchanged together: cut behind some of them, in the order in which backpropagation finishes them. What OMGS-SGD
 /// calls a merged-layer (Definition 1) is a layer behind which there is no cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grouping {

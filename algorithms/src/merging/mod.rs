@@ -1,4 +1,4 @@
-//! Which layers travel together: OMGS-SGD (Shi et al., INFOCOM 2020) and its relatives.
+//! Which layers are exchanged together: OMGS-SGD (Shi et al., INFOCOM 2020) and its relatives.
 //!
 //! Backpropagation finishes one layer after the other. What is finished can be selected and exchanged while earlier layers of the
 //! network are still at work. A [`Grouping`] says which layers wait for each other and are then selected and exchanged as
@@ -56,7 +56,7 @@ pub use threshold::Threshold;
 
 use crate::collectives::RoutineError;
 
-/// A way to decide which layers travel together.
+/// A way to decide which layers are exchanged together.
 pub trait Strategy: Debug + Send + Sync {
     /// The name on the command line.
     fn name(&self) -> &'static str;

@@ -42,7 +42,7 @@ pub(super) enum Node {
     /// The indices that were chosen of one.
     Proposed(Kept),
     /// Indices that are the same on every worker, by the rule of this number.
-    Drawn(u32),
+    Sampled(u32),
     /// One of this many pieces of one.
     Piece { of: Term, piece: u32, pieces: u32 },
     /// A note about what this expression was chosen from.
@@ -180,7 +180,7 @@ impl Expressions {
             Node::Add(a, b) => ordered(term(*a), term(*b)),
             Node::Kept(of) => Node::Kept(kept(of)),
             Node::Proposed(of) => Node::Proposed(kept(of)),
-            Node::Drawn(rule) => Node::Drawn(*rule),
+            Node::Sampled(rule) => Node::Sampled(*rule),
             Node::Piece { of, piece, pieces } => {
                 Node::Piece { of: term(*of), piece: *piece, pieces: *pieces }
             }
@@ -207,7 +207,7 @@ impl Expressions {
         let back = match &node {
             _ if self.turns == 1 => return (node, 0),
             Node::Leaf(rank) | Node::Own(rank) | Node::Noted(rank, _) => vec![rank.0],
-            Node::Drawn(_) => return (node, 0),
+            Node::Sampled(_) => return (node, 0),
             Node::Piece { of, .. } | Node::Seen(of) => vec![of.by],
             Node::Joint(first, terms) if terms.len() < self.blocks as usize => vec![first.0],
             Node::Set(_) | Node::Joint(..) if self.turned(&node, 1) == node => return (node, 0),
@@ -249,7 +249,7 @@ impl Expressions {
 
     fn depth_of(&self, node: &Node) -> u32 {
         match node {
-            Node::Leaf(_) | Node::Own(_) | Node::Noted(..) | Node::Proposed(_) | Node::Drawn(_) => 0,
+            Node::Leaf(_) | Node::Own(_) | Node::Noted(..) | Node::Proposed(_) | Node::Sampled(_) => 0,
             Node::Kept(kept) => {
                 let among = kept.rule.and(kept.among);
                 self.depth(kept.of).max(among.map_or(0, |among| self.depth(among))) + 1
@@ -272,7 +272,7 @@ impl Expressions {
                 Node::Kept(kept) => stack.push(kept.of),
                 Node::Piece { of, .. } | Node::Seen(of) => stack.push(of),
                 Node::Leaf(_) | Node::Own(_) | Node::Noted(..) | Node::Set(_) | Node::Joint(..) => {}
-                Node::Proposed(_) | Node::Drawn(_) => {}
+                Node::Proposed(_) | Node::Sampled(_) => {}
             }
         }
     }
@@ -292,6 +292,6 @@ fn children(node: &Node) -> Vec<Term> {
             [Some(kept.of), kept.among, kept.reads].into_iter().flatten().collect()
         }
         Node::Piece { of, .. } | Node::Seen(of) => vec![*of],
-        Node::Leaf(_) | Node::Own(_) | Node::Noted(..) | Node::Drawn(_) => Vec::new(),
+        Node::Leaf(_) | Node::Own(_) | Node::Noted(..) | Node::Sampled(_) => Vec::new(),
     }
 }

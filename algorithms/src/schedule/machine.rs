@@ -35,7 +35,7 @@ pub trait Reader {
         coding: Coding,
     ) -> Works<Self>;
 
-    /// Lays down the indices that a rule chooses of the worker's own accumulator.
+    /// Stores the indices that a rule chooses of the worker's own accumulator.
     fn propose(&mut self, held: &mut Slotted<Self>, at: usize, slots: Slots, rule: &Rule) -> Works<Self>;
 
     /// Keeps the worker's own values at the indices that were proposed.
@@ -108,9 +108,9 @@ pub enum Fault {
     Elsewhere,
     /// A choice of entries that was never proposed.
     #[error(
-        "{rank} keeps entries that are drawn at random; what is drawn can only be proposed, and kept by aligning to it"
+        "{rank} keeps entries that are sampled at random; those can only be proposed, and kept by aligning to the proposal"
     )]
-    Drawn {
+    Sampled {
         /// The worker that keeps them.
         rank: Rank,
     },

@@ -40,7 +40,7 @@ pub enum Rule {
     /// What a selector chooses from all of this worker's own gradient, as far as that is of this many entries as an index can
     /// count. It keeps its state in this worker's own registers, from the first on.
     By(Arc<Selection>),
-    /// Of each slot the entries at this many indices that are drawn at random, k given for every block of the partition: the same
+    /// Of each slot the entries at this many indices that are sampled at random, k given for every block of the partition: the same
     /// indices on every worker, others in every step, each set of so many as likely as any other.
     Random(Allotment),
     /// Every entry: to round them.
@@ -58,8 +58,8 @@ pub enum Scope {
     Slots,
     /// All of this worker's own gradient.
     Selector,
-    /// No values: indices are drawn.
-    Drawn,
+    /// No values: indices are sampled.
+    Sampled,
     /// Nothing: every entry is kept.
     Nothing,
 }
@@ -117,7 +117,7 @@ impl Rule {
             }
             Rule::Random(k) => {
                 let k = blocks.map(|b| u64::from(k.at(0, b))).sum();
-                format!("keeps {} drawn at random of {called}", count(k))
+                format!("keeps {} sampled at random of {called}", count(k))
             }
             Rule::Every => format!("rounds {called}"),
             Rule::Dense => format!("makes {called} dense"),
@@ -130,7 +130,7 @@ impl Rule {
             Rule::Top(_) | Rule::TopOf { .. } => Scope::Slot,
             Rule::Jointly(_) | Rule::Above { .. } => Scope::Slots,
             Rule::By(_) => Scope::Selector,
-            Rule::Random(_) => Scope::Drawn,
+            Rule::Random(_) => Scope::Sampled,
             Rule::Every | Rule::Dense => Scope::Nothing,
         }
     }
@@ -142,7 +142,7 @@ impl Rule {
 
     /// Whether the indices do not depend on any value.
     pub fn is_blind(&self) -> bool {
-        matches!(self.scope(), Scope::Drawn | Scope::Nothing)
+        matches!(self.scope(), Scope::Sampled | Scope::Nothing)
     }
 
     /// Whether it leaves no entry out.

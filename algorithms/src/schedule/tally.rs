@@ -11,7 +11,7 @@ pub struct Tally {
     pub chosen: f64,
     /// Entries that were chosen by rules that look at several blocks together, and those of bags that they looked at.
     pub pooled: f64,
-    /// Entries of bags that other selections looked at, and indices that were drawn at random or agreed on.
+    /// Entries of bags that other selections looked at, and indices that were sampled at random or agreed on.
     pub sifted: f64,
     /// Sparse entries, indices of proposals and aligned values that were encoded. What travels on as it came costs none.
     pub encoded: f64,
@@ -47,8 +47,8 @@ impl Tally {
     pub fn select(&mut self, rule: &Rule, own: bool, entries: f64) {
         let handled = match rule.scope() {
             Scope::Slots => &mut self.pooled,
-            // Indices drawn at random need no look at what else there is.
-            Scope::Drawn => &mut self.sifted,
+            // Indices sampled at random need no look at what else there is.
+            Scope::Sampled => &mut self.sifted,
             Scope::Slot | Scope::Selector | Scope::Nothing if own => &mut self.chosen,
             Scope::Slot | Scope::Selector | Scope::Nothing => &mut self.sifted,
         };

@@ -50,7 +50,7 @@ pub enum Selector {
     Blocks(u32),
     /// The largest of each run of this many consecutive entries.
     Bucketed(u32),
-    /// k drawn at random, by each worker for itself.
+    /// k sampled at random, by each worker for itself.
     Random,
     /// All of at least this magnitude.
     Threshold(f64),

@@ -110,7 +110,7 @@ fn clt_k_takes_turns() {
     }
 }
 
-/// The generator draws k indices of n, others in every step, each as often as any other, and each pair.
+/// The generator samples k indices of n, others in every step, each as often as any other, and each pair.
 #[test]
 fn random_k_draws_every_set() {
     let (workers, n, k, steps) = (2, 40, 8, 4000);
@@ -130,7 +130,7 @@ fn random_k_draws_every_set() {
     }
     // A fifth of 4000 steps, within five standard deviations of sqrt(4000 · 0.2 · 0.8).
     assert!(times.iter().all(|&t| (800 - 127..=800 + 127).contains(&t)), "{times:?}");
-    // Both in a block of 20 of which 4 are drawn: 4 · 3 / (20 · 19) of the steps, within five deviations.
+    // Both in a block of 20 of which 4 are sampled: 4 · 3 / (20 · 19) of the steps, within five deviations.
     assert!((126 - 56..=126 + 56).contains(&together), "{together}");
     assert!(repeated < 3, "{repeated}");
 }
@@ -181,10 +181,10 @@ fn an_index_is_a_word_and_so_is_a_value() {
     let proof = checked(then(sent(), &[align(), swap(1)], &[align(), swap(0)])).unwrap();
     let cost = Cost { rounds: 2, messages: 2, words_received: 6, words_critical: 6 };
     assert_eq!(proof.cost, cost);
-    // What both draw alike is not sent, and of two proposals the union is kept.
-    let drawn = |k: u32| propose(1, Rule::Random(vec![k].into()));
+    // What both sample alike is not sent, and of two proposals the union is kept.
+    let sampled = |k: u32| propose(1, Rule::Random(vec![k].into()));
     let each = |steps: &[Step]| then([vec![], vec![]], steps, steps);
-    let proof = checked(then(each(&[drawn(3), align()]), &[swap(1)], &[swap(0)])).unwrap();
+    let proof = checked(then(each(&[sampled(3), align()]), &[swap(1)], &[swap(0)])).unwrap();
     assert_eq!(proof.cost, Cost { rounds: 1, messages: 1, words_received: 3, words_critical: 3 });
     let both = [
         vec![propose(1, top(2)), exchange(vec![copy(1, lane(1))], vec![place(1, lane(2))]), align(), swap(1)],
@@ -211,9 +211,9 @@ fn a_reader_of_values_knows_their_indices() {
     // Rank 1 has a proposal more.
     let more = then(sent(), &[], &[propose(2, top(1))]);
     does_not_know(then(more, &[align(), swap(1)], &[align(), swap(0)]));
-    // They draw unequally many.
-    let drawn = |k: u32| vec![propose(1, Rule::Random(vec![k].into())), align()];
-    does_not_know(then([drawn(3), drawn(4)], &[swap(1)], &[swap(0)]));
+    // They sample unequally many.
+    let sampled = |k: u32| vec![propose(1, Rule::Random(vec![k].into())), align()];
+    does_not_know(then([sampled(3), sampled(4)], &[swap(1)], &[swap(0)]));
 }
 
 #[test]

@@ -195,9 +195,9 @@ proptest! {
         let mut counts = vec![0u32; n];
         let trials = 4000;
         for trial in 0..trials {
-            let drawn = draw(seed ^ (trial * 0x9e37_79b9_7f4a_7c15));
-            prop_assert_eq!(drawn.len(), k);
-            drawn.iter().for_each(|&i| counts[i as usize] += 1);
+            let sampled = draw(seed ^ (trial * 0x9e37_79b9_7f4a_7c15));
+            prop_assert_eq!(sampled.len(), k);
+            sampled.iter().for_each(|&i| counts[i as usize] += 1);
         }
         let p = k as f64 / n as f64;
         let deviation = (trials as f64 * p * (1.0 - p)).sqrt();

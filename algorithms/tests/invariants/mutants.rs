@@ -333,7 +333,7 @@ fn other_selections_are_refused_or_obey_the_invariants() {
     for (name, tally) in check_all("selections", |schedule| with_each(schedule, other_selections)) {
         let sparse = !dense_methods().any(|m| m.collective().name() == name);
         assert_eq!(tally.refused > 0, sparse, "{name}: selects if and only if it is sparse");
-        // What all draw alike one worker cannot change alone.
+        // What all sample alike one worker cannot change alone.
         let alone = sparse && name != "random-k";
         assert_eq!(tally.other > 0, alone, "{name}: a worker selects for itself, or for all");
     }

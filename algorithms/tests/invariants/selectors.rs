@@ -145,7 +145,7 @@ fn equal_magnitudes_are_delivered() {
     }
 }
 
-/// Workers draw different entries from equal gradients, and different ones in each step.
+/// Workers sample different entries from equal gradients, and different ones in each step.
 #[test]
 fn every_worker_draws_for_itself() {
     let method = Method::named("topka").unwrap().density(0.1).selector(Selector::Random);

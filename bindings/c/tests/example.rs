@@ -224,7 +224,7 @@ fn what_goes_wrong_between_ranks_has_a_sentence_on_each() {
         ("lengths", "it has reducer 'mean' with 2 entries, rank 0 has"),
         ("methods", "bf16 values"),
         ("aborts", "the disk is full"),
-        ("returns", "its connection closed without a goodbye"),
+        ("returns", "its connection closed without a leave message"),
     ] {
         let printed = program.run(2, &[case]);
         // The rank that returns has nothing to say.

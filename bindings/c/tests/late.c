@@ -67,7 +67,7 @@ static void waits(gleaner_session *session) {
     expect(health.waits == health.waiting / health.delivered, "they wait as long as Little's law says");
     const char *second = strchr(findings, '\n') + 1;
     expect(health.findings == 2 && strstr(findings, "old gradients") < second, "updates are stale");
-    expect(strstr(second, "momentum 0.9 goes on") != NULL, "momentum goes on with lumps");
+    expect(strstr(second, "momentum 0.9 goes on") != NULL, "momentum goes on with late sums");
     // Whole lines, as many as there is room for.
     size_t first = (size_t)(second - findings);
     check(gleaner_health(gradients, 0.9f, &health, one, first + 1));

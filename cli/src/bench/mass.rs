@@ -11,7 +11,7 @@ const MOST: usize = 1 << 20;
 /// With G the sum of all ranks' gradients of one step: the share of ΣG² at the entries that an update delivers.
 ///
 /// A gradient of more than 2²⁰ entries is cut into at most 2²⁰ stretches of equal length, and one position of each is
-/// looked at, drawn once: positions of one stretch are alike, since all entries have the same distribution.
+/// looked at, sampled once: positions of one stretch are alike, since all entries have the same distribution.
 pub struct Mass {
     seed: u64,
     workers: usize,
@@ -26,8 +26,8 @@ impl Mass {
     /// For gradients of n entries that are made from this seed.
     pub fn new(seed: u64, workers: usize, n: usize) -> Self {
         let stretch = n.div_ceil(MOST).max(1);
-        let drawn = |start: usize| start + mix(start as u64) as usize % stretch.min(n - start);
-        let positions: Vec<usize> = (0..n).step_by(stretch).map(drawn).collect();
+        let sampled = |start: usize| start + mix(start as u64) as usize % stretch.min(n - start);
+        let positions: Vec<usize> = (0..n).step_by(stretch).map(sampled).collect();
         Self { seed, workers, sums: vec![0.0; positions.len()], positions, update: vec![0.0; n] }
     }
 

@@ -16,7 +16,7 @@ use crate::report::CommandError;
 const EXAMPLES: &str = "\
 Examples:
   gleaner regress --data url --samples 100_000 --workers 4
-          logistic regression on made-up data of the shape of URL, by four workers on this machine
+          logistic regression on synthetic data of the shape of URL, by four workers on this machine
   gleaner regress --data train.svm.gz --held-out test.svm --loss-function squared-hinge --l2 1e-6 --model spam.model
           a support vector machine on a LIBSVM file, and its loss, accuracy and AUC on another
   gleaner regress --data train.svm --loss-function squares --l1 0.01 --algorithm scd --epochs 50
@@ -26,23 +26,23 @@ Examples:
   gleaner launch --hostfile hosts -- gleaner regress --data train.svm
           a worker on each host, each of which reads its part of the file
   gleaner regress --data webspam --samples 10_000 --generate webspam.svm
-          made-up data of the shape of Webspam's trigrams, as a file";
+          synthetic data of the shape of Webspam's trigrams, as a file";
 
 /// Train a linear model on sparse data: logistic regression, support vector machines or least squares
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Regress {
-    /// What to train on: a LIBSVM file, plain, gzip or zstd (with {rank} in its path, one for each worker), or made-up data in the
+    /// What to train on: a LIBSVM file, plain, gzip or zstd (with {rank} in its path, one for each worker), or synthetic data in the
     /// shape of url or webspam
     #[arg(long, value_name = "DATA")]
     pub data: String,
-    /// Samples of made-up data [default: as many as the real data have]
+    /// Samples of synthetic data [default: as many as the real data have]
     #[arg(long, value_name = "N", value_parser = units::count)]
     samples: Option<usize>,
     /// A LIBSVM file that is not trained on: loss, accuracy and AUC are printed after every epoch
     #[arg(long, value_name = "FILE")]
     held_out: Option<PathBuf>,
-    /// The number of features, n [default: the highest index of the data, and of made-up data that of the real ones]
+    /// The number of features, n [default: the highest index of the data, and of synthetic data that of the real ones]
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub features: Option<usize>,
     /// A constant entry for every sample, whose weight is a bias; it is regularised like the others
@@ -108,7 +108,7 @@ pub struct Regress {
     /// Write predictions to this file: for each sample a line with its class and its margin, or of least squares its value
     #[arg(long, value_name = "FILE", requires = "predict")]
     pub out: Option<PathBuf>,
-    /// Write made-up data to this file and end
+    /// Write synthetic data to this file and end
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "liblinear", "held_out"])]
     pub generate: Option<PathBuf>,
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun

@@ -126,7 +126,7 @@ impl Job {
     fn choose(&self, gradients: &[&[f32]], w: usize, seed: u64) -> (Entries, Option<f64>) {
         match self {
             Job::Own { selection, memories } => {
-                // Each worker draws for itself.
+                // Each worker samples for itself.
                 let seed = seed ^ ((w as u64) << 32);
                 let chosen = selection.choose(gradients[w], &Candidates::default(), &memories[w], seed);
                 let threshold = match selection.selector {

@@ -328,7 +328,7 @@ impl TrainArgs {
 }
 
 /// With momentum 0.9: measured for text and the perceptron. The convolutional networks begin
-/// restlessly at this rate before their loss falls, and have not been trained for long here.
+/// unstably at this rate before their loss falls, and have not been trained for long here.
 fn default_learning_rate(model: ModelKind, optimizer: Optimizer) -> f32 {
     match model {
         _ if optimizer == Optimizer::Adam => 0.002,

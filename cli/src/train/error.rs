@@ -10,7 +10,7 @@ use gleaner_runtime::{CheckpointError, Error, Failure};
 pub enum TrainError {
     #[error(
         "--balance: expected the samples of each of {workers} workers, {samples} together, found {found}; correct it, or let \
-         them be dealt out by speed"
+         them be distributed by speed"
     )]
     Balance { workers: usize, samples: usize, found: String },
     #[error("--slow: {0}")]

@@ -28,7 +28,7 @@ pub struct Settings {
     pub method: Method,
     /// When workers exchange, and what they see of each other.
     pub synchrony: Arc<dyn Synchrony>,
-    /// Which layers travel together.
+    /// Which layers are exchanged together.
     pub merge: Arc<dyn Strategy>,
     /// The option that needs the whole gradient, so that nothing can be exchanged before.
     pub needs_all: Option<&'static str>,
@@ -167,7 +167,7 @@ impl Settings {
 
     /// Refuses what only goes with an exchange that overlaps with the backward pass, where there is another one.
     pub fn expect_replica(&self) -> Result<(), TrainError> {
-        let layers = "nothing beside --servers, or another --synchrony than bsp, under which each layer travels by itself";
+        let layers = "nothing beside --servers, or another --synchrony than bsp, under which each layer is exchanged by itself";
         let none = "nothing beside --servers, or another --synchrony than bsp, which keep no such gradients and times";
         let alone = "refuse beside --servers, or another --synchrony than bsp, which have no step of all workers to take back";
         let velocity = "0, or nothing, beside --synchrony local, which sends differences that have the momentum of the steps in them";
@@ -196,7 +196,7 @@ impl Settings {
             ("--on-nonfinite", alone, (self.method.nonfinite() == OnNonFinite::Skip).then(|| "skip".into())),
             (
                 "--select-over",
-                "group beside --servers, or another --synchrony than bsp, under which each layer travels by itself",
+                "group beside --servers, or another --synchrony than bsp, under which each layer is exchanged by itself",
                 (self.method.selects_over() == SelectOver::Gradient).then(|| "gradient".into()),
             ),
             (

@@ -61,7 +61,7 @@ pub struct Summary {
     pub seconds_batch_computation_colocated: Option<f64>,
     /// The mean over the other workers, where there are any beside servers.
     pub seconds_batch_computation_apart: Option<f64>,
-    /// The share of a gradient's entries that travelled during the next pass, the mean over the steps.
+    /// The share of a gradient's entries that were exchanged during the next pass, the mean over the steps.
     pub background_share: f64,
     /// The most that the passes leave time for, U_max, as a share of a gradient's entries: as it was in the last step on worker 0, under OSP.
     pub background_bound: Option<f64>,
@@ -96,9 +96,9 @@ pub struct Summary {
 /// What an exchange came to, as far as it looks at that.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Account {
-    /// The strategy that decides which layers travel together.
+    /// The strategy that decides which layers are exchanged together.
     pub merge: &'static str,
-    /// In how many groups they travelled in the last step.
+    /// In how many groups they were exchanged in the last step.
     pub groups: usize,
     /// With `--norm-share`, the mean share that was asked for, over the steps of the whole run.
     pub mean_density: Option<f64>,
@@ -147,7 +147,7 @@ pub struct Together {
     pub seconds_blocked: f64,
     /// Samples that all workers together processed in a second of their steps' time, without evaluations and checkpoints.
     pub throughput: f64,
-    /// The same over the steps in which as many entries as the passes leave time for were to travel in the background, if there were any.
+    /// The same over the steps in which as many entries as the passes leave time for were to be exchanged in the background, if there were any.
     pub throughput_at_bound: Option<f64>,
     /// From the end of a pass until the next could begin, in seconds: batch synchronisation time, the mean over steps and workers.
     pub seconds_batch_synchronisation: f64,
@@ -155,7 +155,7 @@ pub struct Together {
     pub seconds_batch_computation: f64,
     /// The same for each worker, by rank.
     pub seconds_batch_computation_by_rank: Vec<f64>,
-    /// How long what travelled during a pass was under way, in seconds, the mean over steps and workers.
+    /// How long the exchange during a pass took, in seconds, the mean over steps and workers.
     pub seconds_background: f64,
     /// What the worker that received most received for gradients since this process's first step.
     pub bytes_received: u64,

@@ -15,7 +15,7 @@ use crate::simulate::expect_ranks;
 /// Options of it.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 pub struct Uneven {
-    /// How the samples of a step, --batch times the workers, are dealt out: even; speed, measured before the first step, so that
+    /// How the samples of a step, --batch times the workers, are distributed: even; speed, measured before the first step, so that
     /// unequal hosts finish together; or the samples of each rank, such as 24,8,16,16
     #[arg(long, value_name = "HOW", default_value = "even")]
     pub balance: Balance,
@@ -35,7 +35,7 @@ impl Uneven {
     }
 }
 
-/// How the samples of a step are dealt out.
+/// How the samples of a step are distributed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Balance {
     /// As many to every worker.
@@ -152,7 +152,7 @@ impl Pacer {
         Self { least, backward: Duration::ZERO }
     }
 
-    /// Between the passes: leaves as much time as the backward pass took last, in which gradients may travel already.
+    /// Between the passes: leaves as much time as the backward pass took last, in which gradients may be exchanged already.
     pub fn between(&self, began: Instant) {
         thread::sleep(self.least.saturating_sub(began.elapsed() + self.backward));
     }

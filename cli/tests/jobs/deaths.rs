@@ -97,7 +97,7 @@ fn the_launcher_says_who_hangs_and_leaves_no_process_behind() {
     let mut process = launched(&[&["launch", "--timeout", "3s"], &LAUNCH[1..]].concat());
     signal_to("STOP", process.worker(2));
     let ended = process.end(Duration::from_secs(15));
-    ended.failed_with(&["rank 2 failed at step ", "no sign of life"]);
+    ended.failed_with(&["rank 2 failed at step ", "no heartbeat"]);
     assert_eq!(ended.code, 1, "{ended:?}");
     eventually("no process is left", || process.family().is_empty());
 }

@@ -109,7 +109,7 @@ fn relay(job: &Job, fault: Fault, is_plain: bool) -> (u16, JoinHandle<io::Result
 
 /// Each of them ends the job, and both ranks say the same of it.
 fn ends_the_job(is_plain: bool, damage: &str) {
-    let cut = "its connection closed without a goodbye: it died, was killed, or the connection was cut";
+    let cut = "its connection closed without a leave message: it died, was killed, or the connection was cut";
     let damage = format!(": what came from rank 1 is damaged: {damage}");
     for fault in [Fault::Repeats, Fault::Replaces, Fault::Drops, Fault::Swaps, Fault::Changes, Fault::Cuts] {
         // Each rank sends half of the gradient, in pieces.

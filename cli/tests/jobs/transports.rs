@@ -165,7 +165,7 @@ fn a_stopped_worker_is_named_by_all_others_over_quic_after_the_time_out() {
     steps_done(&mut ranks[0], 3);
     ranks[2].signal("STOP");
     for (_, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != 2) {
-        process.end(job.timeout).failed_with(&["rank 2 failed at step ", "no sign of life"]);
+        process.end(job.timeout).failed_with(&["rank 2 failed at step ", "no heartbeat"]);
     }
     ranks[2].signal("KILL");
 }

@@ -1,4 +1,4 @@
-//! Links that differ: what OSP lets travel in the background is what the slowest of them carries during a pass.
+//! Links that differ: what OSP exchanges in the background is what the slowest of them carries during a pass.
 
 use serde_json::Value;
 use tempfile::NamedTempFile;

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_a_compressed_file_are_dealt_out_in_turn() {
+    fn samples_of_a_compressed_file_are_distributed_in_turn() {
         let (first, second) = (text(30), text(50).replacen(&text(30), "", 1));
         // Two members of gzip, and two frames of zstd around one that is to be skipped.
         let skipped = [&[0x52, 0x2a, 0x4d, 0x18, 5, 0, 0, 0][..], b"12345"].concat();

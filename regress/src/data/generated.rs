@@ -1,10 +1,10 @@
 //! Data in the shape of two that SparCML's evaluation trains on, of any size, from a seed.
 //!
 //! Every sample follows from the seed and its number alone, so that any number of workers make the same data. The r-th most
-//! frequent feature is drawn with a probability in proportion to 1/r, and the more frequent features have the lower indices. Of n
+//! frequent feature is sampled with a probability in proportion to 1/r, and the more frequent features have the lower indices. Of n
 //! trigrams few occur at all: SparCML's Table 2 has 2.95 s of communication for the 44 steps of an epoch at 1 Gbit/s, in which a worker can
 //! receive a million entries of 8 bytes a step and no more. A sample has half to one and a half times the mean number of
-//! non-zero entries. Its label is drawn first; each feature leans to one of the two labels, and is drawn again, three times in four,
+//! non-zero entries. Its label is sampled first; each feature leans to one of the two labels, and is sampled again, three times in four,
 //! where it leans to the other. The leanings are those of all seeds, so that another seed gives other samples of the same kind.
 
 use super::Samples;
@@ -82,7 +82,7 @@ impl Shape {
         let mut random = Generator::new(seed, self.name(), number);
         let label = if random.unit() < self.positive() { 1.0 } else { -1.0 };
         let occurring = self.occurring(features);
-        // Of few features a sample has a quarter at most: the rare ones are not drawn for ever.
+        // Of few features a sample has a quarter at most: the rare ones are not sampled for ever.
         let wanted = (self.nonzeros() * (0.5 + random.unit())).round().min(occurring as f64 / 4.0) as usize;
         let mut indices: Vec<u32> = Vec::with_capacity(wanted);
         let logarithm = libm::log2(occurring as f64 + 1.0);

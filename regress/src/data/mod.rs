@@ -1,4 +1,4 @@
-//! Samples: from LIBSVM files, or made up in the shape of known data.
+//! Samples: from LIBSVM files, or synthetic ones in the shape of known data.
 
 mod file;
 mod generated;

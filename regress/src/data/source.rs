@@ -15,7 +15,7 @@ use crate::error::RegressError;
 pub enum Source {
     /// A LIBSVM file that all workers share, or with `{rank}` in its path, one for each worker.
     File(PathBuf),
-    /// Made up.
+    /// Synthetic.
     Generated {
         /// In the shape of which data.
         shape: Shape,

@@ -1,4 +1,4 @@
-//! What the I/O thread does periodically: signs of life, silence, and a check of which rank waits for which.
+//! What the I/O thread does periodically: heartbeats, silence, and a check of which rank waits for which.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ impl Engine {
         {
             *until = self.io.now + self.timeout;
         }
-        // After a pause of this process, signs of life may lie here unread.
+        // After a pause of this process, heartbeats may lie here unread.
         for peer in self.io.worker.overdue(self.io.now) {
             self.read(peer);
         }

@@ -72,7 +72,7 @@ impl Engine {
                 }
                 Err(error @ LinkError::Unanswered { .. }) => return self.unanswered(peer, &error),
                 Err(LinkError::Closed { .. }) => {
-                    let reason = "its connection closed without a goodbye: it died, was killed, or the connection was cut";
+                    let reason = "its connection closed without a leave message: it died, was killed, or the connection was cut";
                     Some(reason.to_owned())
                 }
                 Err(error) => Some(format!("its connection broke: {error}")),
@@ -106,7 +106,7 @@ impl Engine {
         let Self { io, actors, notes, volleys, .. } = self;
         match Topic::of(tag).ok_or("it sent a message of an unknown kind")? {
             Topic::Alive if io.positions.report(peer, &payload) => {}
-            Topic::Alive => return Err("its sign of life makes no sense"),
+            Topic::Alive => return Err("its heartbeat makes no sense"),
             Topic::Bags(id) => {
                 io.link(peer).charge(id.gradient, &payload)?;
                 match actors.range_mut(..=id.gradient).next_back() {
@@ -153,7 +153,8 @@ impl Engine {
                 io.worker.handle(Event::Dropped(failure), io.now);
             }
             Topic::Abort => {
-                let failure = serde_json::from_slice(&payload).map_err(|_| "its last words make no sense")?;
+                let failure =
+                    serde_json::from_slice(&payload).map_err(|_| "its failure message makes no sense")?;
                 io.link(peer).ignore();
                 io.worker.handle(Event::News(peer, failure), io.now);
                 io.end(peer);
@@ -175,7 +176,7 @@ impl Engine {
         }
     }
 
-    /// Whether a peer has said goodbye and all its bags have come.
+    /// Whether the leave message of a peer and all its bags have come.
     fn look_for_end(&mut self, peer: Peer) {
         if !self.io.link(peer).has_left() {
             return;

@@ -40,7 +40,7 @@ fn a_sample_is_spread_over_all_values() {
 }
 
 #[test]
-fn what_waits_long_is_stale_and_comes_to_momentum_in_lumps() {
+fn what_waits_long_is_stale_and_comes_to_momentum_as_a_late_sum() {
     let waiting = |steps: f64| watched(10_000, 50, 200, move |_| (10.0 * steps + 10.0, 10.0 * steps));
     assert_eq!(waiting(19.0).findings(0.9), []);
     let momentum = Finding::Momentum { waits: 21.0, momentum: 0.9 };

@@ -142,7 +142,7 @@ impl Bad {
             (Some(report), Bad::Exit { code, .. }) => format!("{report} ({})", ended(*code)),
             (Some(report), Bad::Otherwise { reason, .. }) => format!("{report} ({reason})"),
             (None, Bad::Exit { code, said }) if *code <= 128 && !said.is_empty() => {
-                format!("{}; its last words: {said}", ended(*code))
+                format!("{}; its last line: {said}", ended(*code))
             }
             (None, Bad::Exit { code, .. }) => ended(*code),
             (None, Bad::Otherwise { reason, .. }) => reason.clone(),
@@ -223,7 +223,7 @@ mod tests {
             let record = Record { bad: vec![(1, Bad::Exit { code, said })], ..Record::default() };
             record.diagnosis().unwrap().0.to_string()
         };
-        assert_eq!(said(1), "rank 1 failed: exited with code 1; its last words: Error: no secret");
+        assert_eq!(said(1), "rank 1 failed: exited with code 1; its last line: Error: no secret");
         assert_eq!(said(137), "rank 1 failed: killed by signal 9 (SIGKILL)");
     }
 
@@ -232,7 +232,7 @@ mod tests {
         let said = "Error: no batch 3".to_owned();
         let mut record = Record { bad: vec![(1, Bad::Exit { code: 1, said })], ..Record::of(3) };
         (0..3).for_each(|by| record.reported(by, Failure { step: Some(3), ..left(1) }));
-        let expected = "rank 1 failed at step 3: exited with code 1; its last words: Error: no batch 3";
+        let expected = "rank 1 failed at step 3: exited with code 1; its last line: Error: no batch 3";
         assert_eq!(line(&record).0, expected);
     }
 

@@ -1,4 +1,4 @@
-//! From which rate on bytes that move are a sign of life.
+//! From which rate on bytes that move count as a heartbeat.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Counted {
 
 /// Each direction by itself, whatever moved before.
 #[test]
-fn bytes_are_a_sign_of_life_from_1024_a_second_on() {
+fn bytes_count_as_a_heartbeat_from_1024_a_second_on() {
     let (mut now, counted) = (Instant::now(), Counted::default());
     let mut link = Link::new(Waker::noop().clone(), now);
     link.connect(Box::new(counted.clone()));

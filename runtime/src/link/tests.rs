@@ -137,7 +137,7 @@ fn what_has_no_credit_waits_and_lets_others_pass() {
     case.allow(1, 3 * each);
     assert_eq!(case.flush(ALL), [Topic::Bags(id(1, 0))]);
     case.link.part();
-    assert_eq!(case.flush(ALL), [], "the goodbye is behind the last bag");
+    assert_eq!(case.flush(ALL), [], "the leave message is behind the last bag");
     case.allow(1, 4 * each);
     assert_eq!(case.flush(ALL), [Topic::Bags(id(1, 0)), Topic::Bye]);
     assert_eq!(case.said(), 5 * each);
@@ -224,9 +224,9 @@ fn what_waits_when_a_gradient_goes_is_still_sent() {
 }
 
 #[test]
-fn who_says_goodbye_twice_or_answers_none_breaks_the_rules() {
+fn who_leaves_twice_or_answers_no_leave_message_breaks_the_rules() {
     let mut case = case();
-    assert!(case.link.all_came().is_err(), "no goodbye was sent");
+    assert!(case.link.all_came().is_err(), "no leave message was sent");
     case.link.part();
     case.flush(ALL);
     assert_eq!(case.link.all_came(), Ok(()));

@@ -1,4 +1,4 @@
-//! Links without a sign of life, here or elsewhere: which ranks are notified, how long this rank waits for the coordinator's decision, and its
+//! Links without a heartbeat, here or elsewhere: which ranks are notified, how long this rank waits for the coordinator's decision, and its
 //! own.
 
 use std::time::Instant;
@@ -71,13 +71,13 @@ impl Worker {
         Failure { rank, step: self.step, reason }
     }
 
-    /// Whether nothing came for a while from a peer that did not leave: in half the time-out, one that lives gives three signs of life.
+    /// Whether nothing came for a while from a peer that did not leave: in half the time-out, one that lives sends three heartbeats.
     fn is_quiet(&self, tie: &Tie, now: Instant) -> bool {
         let is_late = tie.heard.is_some_and(|heard| now.duration_since(heard) >= self.timeout / 2);
         tie.is_up && !tie.has_left && (is_late || tie.unanswered.is_some())
     }
 
-    /// Whether a rank gave a sign of life lately.
+    /// Whether a rank sent a heartbeat lately.
     fn hearing_of(&self, rank: u32, now: Instant) -> Hearing {
         let Some(tie) = self.ties.get(&Peer(rank)).filter(|_| rank != self.rank) else {
             return if rank == self.rank { Hearing::Heard } else { Hearing::Unknown };

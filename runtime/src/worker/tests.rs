@@ -169,7 +169,7 @@ impl World {
                     match mail {
                         Mail::Sign => {}
                         Mail::Event(event) => {
-                            // The link answers a goodbye.
+                            // The link answers a leave message.
                             if matches!(event, Event::Left(_)) {
                                 self.post(to, from, Mail::Event(Event::AllCame(Peer(to as u32))));
                             }
@@ -320,10 +320,10 @@ fn one_that_leaves_waits_until_all_has_come() {
     }
 }
 
-/// Two ranks that have said goodbye to each other may both have stopped reading, so when another one notifies them of a failure,
+/// Two ranks that have sent each other their leave messages may both have stopped reading, so when another one notifies them of a failure,
 /// neither waits for a sign that the other has heard of it too.
 #[test]
-fn one_that_has_said_goodbye_is_not_waited_for_when_the_job_fails() {
+fn one_that_has_left_is_not_waited_for_when_the_job_fails() {
     let start = Instant::now();
     for (rank, other) in [(0, Peer(1)), (1, Peer(0))] {
         let mut worker = Worker::new(rank, role_map(4), 0, TIMEOUT);
@@ -360,7 +360,7 @@ fn a_rank_that_was_cut_off_takes_no_peer_for_gone_because_it_hears_others_again(
         }
         worker.tick(silent);
         assert!(worker.actions().contains(&Action::Ignore(Peer(1))));
-        assert!(!worker.has_left(Peer(1)), "it said no goodbye");
+        assert!(!worker.has_left(Peer(1)), "it sent no leave message");
         if mended > silent {
             hear(&mut worker);
         }
@@ -393,7 +393,7 @@ fn a_rank_that_heard_one_peer_alone_was_not_cut_off() {
     assert_eq!(failed, Some(0));
 }
 
-/// A goodbye is not silence: rank 0 left, rank 2 was stopped, and rank 3 must not take itself for the one that is cut off.
+/// A leave message is not silence: rank 0 left, rank 2 was stopped, and rank 3 must not take itself for the one that is cut off.
 #[test]
 fn who_left_in_peace_does_not_count_as_silent() {
     let start = Instant::now();

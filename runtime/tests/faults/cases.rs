@@ -18,7 +18,7 @@ pub fn everywhere(
 ) -> Vec<Case> {
     let mut cases = Vec::new();
     for (victim, (sends, receives)) in (0..).zip(probe(transport, method, workers, kind)) {
-        // A rank that leaves does not wait for the goodbyes of others.
+        // A rank that leaves does not wait for the leave messages of others.
         let hears = receives > 0 || kind == Kind::Bye;
         assert!(sends > 0 && hears, "rank {victim} takes no part in {method}");
         // Measuring takes seconds of all processors, and how often it repeats the same messages depends on the time.

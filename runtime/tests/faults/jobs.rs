@@ -151,7 +151,7 @@ pub fn run_all(cases: Vec<Case>) {
     println!("{injected} of {all} cases had a fault");
 }
 
-/// Runs a case. Says whether its moment came: a rank that leaves does not wait for the goodbyes of others.
+/// Runs a case. Says whether its moment came: a rank that leaves does not wait for the leave messages of others.
 fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
     let Case { transport, method, workers, kind, victim, injection } = *case;
     let Pace { timeout, at_work, .. } = Pace::of(transport);
@@ -194,7 +194,7 @@ fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
             }
             // It had done its part, and the others have left.
             Said::Counted(..) if kind == Kind::Bye => {}
-            // A goodbye overtook bags on other streams. All others have left, and no rank can be asked who is cut off.
+            // A leave message overtook bags on other streams. All others have left, and no rank can be asked who is cut off.
             Said::Failed(..) if kind == Kind::Bye && transport == Transport::Quic && is_alone => {}
             said => return Err(format!("rank {rank} says {said:?}, expected {at_fault} to be named")),
         }

@@ -36,7 +36,7 @@ pub enum Kind {
     Bags = 0,
     /// Measuring the network, where rounds are counted in place of steps.
     Probe = 1,
-    /// The goodbye of a worker that leaves.
+    /// The leave message of a worker that leaves.
     Bye = 10,
     /// Calls that all ranks make, where calls are counted in place of steps.
     Note = 11,

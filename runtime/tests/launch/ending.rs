@@ -27,7 +27,7 @@ fn a_worker_that_fails_ends_the_others_and_gives_its_exit_code() {
 fn what_a_program_prints_before_it_fails_is_in_the_last_line() {
     let ended = shell(2, "[ $GLEANER_RANK = 0 ] || { echo 'Error: no such layer' >&2; exit 3; }").end();
     let last = ended.err.lines().last();
-    assert_eq!(last, Some("last: rank 1 failed: exited with code 3; its last words: Error: no such layer"));
+    assert_eq!(last, Some("last: rank 1 failed: exited with code 3; its last line: Error: no such layer"));
 }
 
 #[test]

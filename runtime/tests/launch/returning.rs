@@ -47,7 +47,7 @@ fn an_error_that_main_returns_is_in_the_last_line() {
     assert_eq!(ended.code, 1, "{}", ended.err);
     let last = ended.err.lines().last().unwrap_or_default();
     assert!(last.starts_with("last: rank 1 failed"), "{}", ended.err);
-    assert!(last.ends_with("exited with code 1; its last words: Error: \"no batch 3 in /data\""), "{last}");
+    assert!(last.ends_with("exited with code 1; its last line: Error: \"no batch 3 in /data\""), "{last}");
     for rank in [0, 2] {
         let said = Ended::lines_of(&ended.err, rank).join("\n");
         assert!(said.contains("rank 1 failed") && said.contains("its program ended early"), "{said}");

@@ -81,7 +81,7 @@ fn joining_and_steps_fail_with_their_sentences_in_tasks() {
 
 /// A link may come up, or have come up with joining, at the moment at which this worker leaves.
 #[test]
-fn who_leaves_right_after_joining_says_goodbye() {
+fn who_leaves_right_after_joining_sends_its_leave_message() {
     for _ in 0..50 {
         let mut ranks = configs(2, Duration::from_secs(10)).into_iter();
         let (zero, one) = (ranks.next().unwrap(), ranks.next().unwrap());

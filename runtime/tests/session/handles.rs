@@ -60,7 +60,7 @@ fn one_by_one(session: &Session, method: Method, n: usize, seed: u64, steps: u64
 #[test]
 fn several_of_different_sizes_and_methods_are_under_way_at_once() {
     let sizes = [1usize, 7, 400, 3000, 70_000];
-    // random-k draws others for every reducer, so that no two can be compared.
+    // random-k samples others for every reducer, so that no two can be compared.
     let comparable = || Method::all().filter(|m| m.collective().name() != "random-k");
     for over in NETWORKS {
         let equal = job::run(over, 4, |session| {

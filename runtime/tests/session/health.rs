@@ -59,7 +59,7 @@ fn nothing_is_found_where_nothing_is_wrong() {
 
 /// One entry in 2,000 in a step.
 #[test]
-fn a_low_density_makes_updates_stale_and_momentum_lumpy() {
+fn a_low_density_makes_updates_stale_and_gives_momentum_late_sums() {
     for name in ["spardl", "gtopk"] {
         let method = Method::named(name).unwrap().density(0.0005);
         let health = trained(&method, 120, 0.1, noise);

@@ -38,7 +38,7 @@ fn the_coordinator_of_thousands_sends_no_more_than_its_children_need() {
     println!("rank 0 of 100 sent {:?}, rank 0 of 2000 {:?} messages and bytes", few[0], many[0]);
     println!("the most that any of 2000 sent: {:?}", many.iter().max().unwrap());
     println!("in {:.1} s", clock.elapsed().as_secs_f64());
-    // Children, credit and signs of life, not one for each rank.
+    // Children, credit and heartbeats, not one for each rank.
     assert!(
         many.iter().all(|(messages, bytes)| *messages < 200 && *bytes < 64 << 10),
         "{:?}",

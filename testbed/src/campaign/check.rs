@@ -256,7 +256,7 @@ mod tests {
     /// After a cut of about the time-out, a failure may tell the link to the victim instead; after a longer one, it may not.
     #[test]
     fn the_link_may_be_named_where_it_was_mended_in_time() {
-        let line = "rank 1 failed at step 7: no sign of life passed between it and rank 2 for 4.0 s, though both are alive";
+        let line = "rank 1 failed at step 7: no heartbeat passed between it and rank 2 for 4.0 s, though both are alive";
         let of = |extent, line| {
             let plan = Plan { extent, ..plan(Fault::MendedCut) };
             check(plan, Duration::from_secs(4), ended(1, Some(1), line), "ab").wrong.len()

@@ -75,7 +75,7 @@ pub fn at_fault(plan: &Plan, forged: &Forged) -> Vec<u32> {
 /// Whether a failure that names another rank says that it is the link to the victim. Once a host's link is mended, TCP's connections
 /// go on one by one: until then both ends of one may be alive to the others.
 pub fn names_link(plan: &Plan, expected: Expected, last: &str) -> bool {
-    let link = format!("no sign of life passed between it and rank {} for", plan.victim);
+    let link = format!("no heartbeat passed between it and rank {} for", plan.victim);
     plan.fault == Fault::MendedCut && expected == Expected::Either && last.contains(&link)
 }
 

@@ -29,7 +29,7 @@ pub const HOOKS: [&str; 6] =
 /// The first of them, which compresses nothing.
 const TORCH_DENSE: &str = "torch";
 
-/// What all-reduces made-up gradients: methods of `bench`.
+/// What all-reduces synthetic gradients: methods of `bench`.
 const ALL_REDUCES: [&str; 3] = ["open-mpi", "mpich", "gloo"];
 
 /// Whether a method is another library.

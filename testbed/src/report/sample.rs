@@ -62,7 +62,7 @@ pub fn place(axis: &str) -> usize {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// It synchronises made-up gradients: `gleaner bench`, or a peer.
+    /// It synchronises synthetic gradients: `gleaner bench`, or a peer.
     Exchange,
     /// It trains: `gleaner train`.
     Training,

@@ -38,7 +38,7 @@ const STARTS: [f64; 3] = [1.0, 1.2, 1.4];
 const REPETITIONS: usize = 5;
 
 /// Hosts, at most, for which steps are repeated.
-const MOST_DRAWN: usize = 64;
+const MOST_REPEATED: usize = 64;
 
 /// Rounds of improvement, at most, with each of the moves.
 const ROUNDS: usize = 25;
@@ -56,7 +56,8 @@ pub struct Prepared {
 
 /// The step of the middle length: of several steps, and of several repetitions where who begins first, or what is lost, is sampled at random.
 pub fn median(traces: &[Trace], machine: &Machine, network: &Network, spans: bool) -> Replayed {
-    let repetitions = if network.draws() && network.hosts.len() <= MOST_DRAWN { REPETITIONS } else { 1 };
+    let repetitions =
+        if network.is_random() && network.hosts.len() <= MOST_REPEATED { REPETITIONS } else { 1 };
     let mut network = network.clone();
     let mut all = Vec::new();
     for trace in traces {

@@ -75,7 +75,7 @@ impl Network {
     }
 
     /// Whether anything is sampled at random: who begins first on shared cores, or what is lost.
-    pub fn draws(&self) -> bool {
+    pub fn is_random(&self) -> bool {
         self.pools.len() < self.hosts.len() || self.links.iter().any(|link| link.loss > 0.0)
     }
 
@@ -97,7 +97,7 @@ impl Network {
         let mut hosts = Vec::new();
         for (group, members) in topology.groups.iter().enumerate() {
             let uplink = members.uplink.map(&mut add);
-            // Hosts without an uplink of their own group hang on the core, which joins them at once.
+            // Hosts without an uplink of their own group are attached to the core, which joins them at once.
             for member in &members.hosts {
                 let (up, down) = add(member.link);
                 hosts.push(Host {

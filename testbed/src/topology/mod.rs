@@ -1,7 +1,7 @@
 //! What a network looks like: hosts in groups, the link of each host, and the core that joins the groups.
 //!
 //! Every host hangs on a switch by its link. A group with an uplink has a switch of its own, which that uplink joins to the
-//! core; hosts of a group without one hang on the core itself.
+//! core; hosts of a group without one are attached to the core itself.
 
 mod link;
 mod subnet;
@@ -90,7 +90,7 @@ pub struct Topology {
 pub struct Group {
     /// What it is called.
     pub name: String,
-    /// The link of its switch to the core; without one, its hosts hang on the core itself.
+    /// The link of its switch to the core; without one, its hosts are attached to the core itself.
     pub uplink: Option<Link>,
     /// Its hosts.
     pub hosts: Vec<Host>,

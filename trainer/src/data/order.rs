@@ -100,7 +100,7 @@ mod tests {
 
     /// However they are distributed, a step has the same examples; each worker has its batch; and even batches are every P-th example.
     #[test]
-    fn a_step_has_the_same_examples_however_they_are_dealt_out() {
+    fn a_step_has_the_same_examples_however_they_are_distributed() {
         let even = sharded(1, 50, &[4, 4, 4]);
         let uneven = sharded(1, 50, &[7, 1, 4]);
         for step in 0..4 {

@@ -42,7 +42,7 @@
 //! 0 in each direction of a link, and what is sent before there is a link has 2⁶⁴ − 1. A length above [`MAX_PAYLOAD`](crate::MAX_PAYLOAD) is refused before anything is allocated.
 //!
 //! They travel in records, and the payload's checksum is 0: who reads packets between two hosts learns how much is sent when, and
-//! who changes, repeats or leaves out any ends the link. An end without the goodbye of the runtime, which is a message, is
+//! who changes, repeats or leaves out any ends the link. An end without the leave message of the runtime is
 //! taken for a failure. With [`is_plain`](JoinConfig::is_plain) they travel as they are: payloads are written from where they
 //! lie and read to where they stay, **what is sent can be read and forged between two hosts**, and the checksums find damage
 //! that happens by accident: bytes that are changed, and messages that are repeated, dropped or swapped.

@@ -116,7 +116,7 @@ pub struct Hello {
     pub sockets: u8,
     /// Which of them this is, counted from 0.
     pub socket: u8,
-    /// After how many milliseconds without a sign of life it counts a peer as dead.
+    /// After how many milliseconds without a heartbeat it counts a peer as dead.
     pub timeout: u32,
 }
 

@@ -202,10 +202,10 @@ impl Reader for Symbols {
         rule: &Rule,
         coding: Coding,
     ) -> Works<Self> {
-        // What is drawn is proposed, so that all know it. What is looked at together is in the order of the blocks.
-        let drawn = rule.scope() == Scope::Drawn;
+        // What is sampled is proposed, so that all know it. What is looked at together is in the order of the blocks.
+        let sampled = rule.scope() == Scope::Sampled;
         let lanes = rule.is_joint() && (slots.lanes.count != 1 || slots.lanes.relative);
-        if !rule.fits(&self.schedule().partition) || drawn || lanes {
+        if !rule.fits(&self.schedule().partition) || sampled || lanes {
             return Err(CheckError::Nowhere { rank: self.rank, step: at, slots });
         }
         let places: Vec<Place> = held.places(slots).collect();
@@ -248,12 +248,12 @@ impl Reader for Symbols {
             }
         }
         let choice = self.choice(rule, slots, &own);
-        let drawn = rule.is_blind().then(|| Node::Drawn(self.number(rule)));
+        let sampled = rule.is_blind().then(|| Node::Sampled(self.number(rule)));
         let most = rule.most().unwrap_or(u32::MAX);
         let mut again = Again::default();
         for (place, own) in places.into_iter().zip(own) {
             *held.at(place) = Some(again.of(own, |own| {
-                let node = drawn.clone().unwrap_or_else(|| Node::Proposed(choice(own.term)));
+                let node = sampled.clone().unwrap_or_else(|| Node::Proposed(choice(own.term)));
                 let term = self.expressions.intern(node);
                 Value { term, most, own: false, form: Carries::Proposal, ..*own }
             }));

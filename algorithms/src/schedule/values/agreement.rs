@@ -102,10 +102,10 @@ impl<T: Element> Context<T> {
         }
     }
 
-    /// This many indices of a block, drawn at random: the same on all workers, ascending.
-    pub(super) fn drawn(&self, block: Block, k: &Allotment) -> Vec<u32> {
+    /// This many indices of a block, sampled at random: the same on all workers, ascending.
+    pub(super) fn sampled(&self, block: Block, k: &Allotment) -> Vec<u32> {
         let count = k.at(self.memory.steps, block) as usize;
-        random::drawn(self.block_len(block), count, self.seed_of(Place { block, lane: 0 }, 0, false))
+        random::sampled(self.block_len(block), count, self.seed_of(Place { block, lane: 0 }, 0, false))
     }
 }
 

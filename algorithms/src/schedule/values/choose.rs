@@ -50,8 +50,8 @@ impl<T: Element> Context<T> {
             Rule::Top(_) | Rule::TopOf { .. } | Rule::Every | Rule::Dense => {
                 self.each(slots, tally, |block| self.quota(rule, block))?
             }
-            // What is drawn is only proposed, and `blindly`.
-            Rule::Random(_) => return Err(Fault::Drawn { rank: self.program.schedule.rank }.into()),
+            // What is sampled is only proposed, and `blindly`.
+            Rule::Random(_) => return Err(Fault::Sampled { rank: self.program.schedule.rank }.into()),
         })
     }
 
@@ -82,7 +82,7 @@ impl<T: Element> Context<T> {
     pub(super) fn blindly(&self, block: Block, rule: &Rule) -> Option<Arc<[u32]>> {
         match rule {
             Rule::Every | Rule::Dense => Some((0..self.block_len(block) as u32).collect()),
-            Rule::Random(k) => Some(self.drawn(block, k).into()),
+            Rule::Random(k) => Some(self.sampled(block, k).into()),
             Rule::Top(_) | Rule::TopOf { .. } | Rule::Jointly(_) | Rule::Above { .. } | Rule::By(_) => None,
         }
     }

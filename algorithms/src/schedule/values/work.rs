@@ -214,25 +214,25 @@ mod tests {
     use super::*;
     use crate::{Allotment, Partition, Rank};
 
-    /// No checked program keeps what is drawn. One that does all the same keeps nothing else in its place.
+    /// No checked program keeps what is sampled. One that does all the same keeps nothing else in its place.
     #[test]
     fn what_is_drawn_is_not_kept() {
-        let rule = |drawn: bool| {
+        let rule = |sampled: bool| {
             let two: Allotment = vec![2].into();
-            if drawn { Rule::Random(two) } else { Rule::Top(two) }
+            if sampled { Rule::Random(two) } else { Rule::Top(two) }
         };
-        let schedule = |drawn| Schedule {
+        let schedule = |sampled| Schedule {
             rank: Rank(0),
             workers: 1,
             partition: Partition::even(9, 1),
             lanes: 1,
             lane: 0,
-            steps: vec![Step::Keep { slots: Slots::range(0, 1), rule: rule(drawn), coding: Coding::Exact }],
+            steps: vec![Step::Keep { slots: Slots::range(0, 1), rule: rule(sampled), coding: Coding::Exact }],
         };
         assert!(check([schedule(true)]).is_err());
         let checked = check([schedule(false)]).unwrap().program(Rank(0));
-        for (drawn, expected) in [(false, Ok(None)), (true, Err(Fault::Drawn { rank: Rank(0) }.into()))] {
-            let program = Program { schedule: Arc::new(schedule(drawn)), ..checked.clone() };
+        for (sampled, expected) in [(false, Ok(None)), (true, Err(Fault::Sampled { rank: Rank(0) }.into()))] {
+            let program = Program { schedule: Arc::new(schedule(sampled)), ..checked.clone() };
             let accumulator = Arc::new((0..9).map(|i| i as f32).collect());
             let mut execution = Execution::new(Arc::new(program), accumulator, vec![Candidates::default()]);
             assert_eq!(execution.go_on(&mut Vec::new()), expected);

@@ -1,4 +1,4 @@
-//! Which parameters are one unit: a layer's, as long as they are not too few to travel by themselves.
+//! Which parameters are one unit: a layer's, as long as they are not too few to be exchanged by themselves.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use gleaner_trainer::parameters::Parameters;
 const FEWEST: f64 = 1024.0;
 const FEWEST_SELECTED: f64 = 16.0;
 
-/// Where units may travel at another time than others, none has more than this part of the model: a layer with most of it would fit into
+/// Where units may be exchanged at another time than others, none has more than this part of the model: a layer with most of it would fit into
 /// no budget, or leave no room beside it.
 const MOST: usize = 16;
 
-/// Which parameters travel together.
+/// Which parameters are exchanged together.
 pub struct Units {
     /// One group for each unit, in the order of the parameters.
     pub layout: Layout,
@@ -28,7 +28,7 @@ pub struct Units {
 }
 
 /// Units in the order of the parameters. Parameters are of one layer where their names are the same up to the last point. `cuts` layers that
-/// are too large to travel at another time than others.
+/// are too large to be exchanged at another time than others.
 pub fn units(parameters: &Parameters, method: &Method, cuts: bool) -> Units {
     let named = parameters.list.iter().map(|p| (p.name.as_str(), p.count()));
     of(&named.collect::<Vec<_>>(), method, cuts)

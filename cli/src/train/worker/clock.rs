@@ -27,7 +27,7 @@ pub struct Spent {
     pub waited: Duration,
     /// Waiting until compute threads took a group over.
     pub blocked: Duration,
-    /// The updates' entries, and those that travelled during the next pass.
+    /// The updates' entries, and those that were exchanged during the next pass.
     pub entries: u64,
     pub deferred: u64,
     /// Passes; exchanges during passes.

@@ -1,4 +1,4 @@
-//! Courses through made-up forecasts and times.
+//! Courses through synthetic forecasts and times.
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::forecast::{Model, Network, Speed};

@@ -40,7 +40,7 @@ impl Cut {
 }
 
 /// When each end of a cut link learns from its network that nothing is answered, after this: the sends that wait for an answer are as
-/// old as signs of life may be. After that, nothing passes on that link, but for its end.
+/// old as heartbeats may be. After that, nothing passes on that link, but for its end.
 fn notices(world: &mut World, tries: u64) -> Vec<(u64, usize, usize)> {
     let cut = world.cut.clone();
     let links: BTreeSet<_> = cut.iter().flat_map(|&(from, to)| [(from, to), (to, from)]).collect();
