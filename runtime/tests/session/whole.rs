@@ -104,8 +104,9 @@ fn exactly_what_is_below_the_limit_travels_whole() {
     for seed in 0..24 {
         let mut random = Generator::seeded(seed);
         let sizes: Vec<usize> = (0..random.below(6) + 1).map(|_| 1 + random.below(30) as usize).collect();
-        // From none to all of them.
-        let limit = random.below(33) as usize;
+        // From none to all but the largest, of which k entries are selected.
+        let largest = sizes.iter().copied().max().unwrap_or_default();
+        let limit = random.below(largest as u32 + 1) as usize;
         let small: usize = sizes.iter().filter(|size| **size < limit).sum();
         let name = |parameter: usize| format!("p{parameter}");
         let parameters = sizes.iter().enumerate();

@@ -276,8 +276,8 @@ fn curves_are_means_over_seeds_while_all_of_them_go_on() {
     assert_eq!(points, [(Some(0.0), Spread::exact(4.0)), (Some(15.0), second)]);
     let along = |id: &str| spreads(series(&figure(records.clone(), id), 0, "spardl"));
     assert_eq!(along("steps-to-loss"), [(Some(0.0), Spread::exact(4.0)), (Some(10.0), second)]);
-    assert_eq!(along("bytes-to-loss"), [(Some(0.0), Spread::exact(4.0)), (Some(2500.0), second)]);
-    // Before the first step there is none.
+    // Before the first step none have been received that say anything, and there is no training loss.
+    assert_eq!(along("bytes-to-loss"), [(Some(2500.0), second)]);
     let half = Spread { value: 1.25, low: 1.0, high: 1.5 };
     assert_eq!(along("training-loss"), [(Some(10.0), half)]);
     // The ring reaches 2, SparDL on average 2.5: so 2.5 is what both reach.
