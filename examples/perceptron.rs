@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = env::args_os().nth(1).map(PathBuf::from);
     let mine = session.shard(SAMPLES);
 
-    // The output layer first: backpropagation comes to it first. Each layer is a group, and travels while the next is computed.
+    // The output layer first: backpropagation comes to it first. Each layer is a group, and is exchanged while the next is computed.
     let layout = Layout::new().parameter("output", HIDDEN + 1).group().parameter("hidden", 3 * HIDDEN);
     let mut gradients = session.gradients(&layout, Method::spardl().density(0.1))?;
     let mut random = Rng::with_seed(session.rank() as u64);

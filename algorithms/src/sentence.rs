@@ -12,13 +12,15 @@ macro_rules! debug_as_sentence {
 
 pub(crate) use debug_as_sentence;
 
-/// ` (did you mean NAME?)` for the name that is nearest to what was written, if one is near; else nothing. The names have commas between
+/// ` (did you mean NAME?)` for the name that is nearest to what was written, if one is near and another; else nothing. The names have commas between
 /// them.
 pub fn did_you_mean(written: &str, known: &str) -> String {
-    let written = written.split('/').next().unwrap_or_default().to_lowercase();
+    let given = written.split('/').next().unwrap_or_default();
+    let written = given.to_lowercase();
     let near = |name: &&str| edits(&written, name) <= 1 + name.len() / 5;
     let nearest = known.split(", ").filter(near).min_by_key(|name| edits(&written, name));
-    nearest.map_or(String::new(), |name| format!(" (did you mean {name}?)"))
+    let other = nearest.filter(|name| *name != given);
+    other.map_or(String::new(), |name| format!(" (did you mean {name}?)"))
 }
 
 /// How many letters are to be inserted, left out, changed, or exchanged with their neighbours to come from one word to another (optimal

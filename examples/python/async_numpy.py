@@ -1,4 +1,4 @@
-"""Linear regression in NumPy and asyncio: gradients travel while the loop prepares the next batch.
+"""Linear regression in NumPy and asyncio: gradients are exchanged while the loop prepares the next batch.
 
     gleaner launch --workers 2 -- python examples/python/async_numpy.py
 """

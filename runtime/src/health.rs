@@ -147,7 +147,7 @@ pub struct Health {
     pub delivered: f64,
     /// The share of the entries that a step is set to deliver.
     pub density: f64,
-    /// Where most of what waits has grown from window to window: how many steps a value waited in these.
+    /// Where most of what waits has grown from window to window, or nothing is delivered: how many steps a value waited in that time.
     growing: Option<f64>,
     /// Steps within which most of what waits has doubled, time and again.
     doubling: Option<u64>,
@@ -186,12 +186,13 @@ impl Health {
 impl<'a> FromIterator<&'a Watch> for Health {
     fn from_iter<I: IntoIterator<Item = &'a Watch>>(watches: I) -> Self {
         let (mut all, mut entries, mut k) = (Self::default(), 0, 0);
-        let (mut growing, mut grown, mut doubling) = (Look::default(), 0.0, 0.0);
+        let (mut growing, mut grown, mut doubling, mut risen) = (Look::default(), 0.0, 0.0, 0.0);
         for watch in watches {
             let recent = watch.recent.mean();
             all.looks = all.looks.max(watch.looks);
             all.waiting += recent.waiting;
             all.delivered += recent.delivered;
+            risen += watch.recent.rise();
             if watch.rise(1.0) {
                 let windows = watch.windows.mean();
                 growing.waiting += windows.waiting;
@@ -206,6 +207,10 @@ impl<'a> FromIterator<&'a Watch> for Health {
         }
         all.density = k as f64 / entries.max(1) as f64;
         all.growing = (2.0 * grown > all.waiting).then(|| growing.waiting / growing.delivered);
+        // Of what no step delivers at all, the last looks are enough.
+        if all.delivered == 0.0 && risen > 0.0 {
+            all.growing = Some(f64::INFINITY);
+        }
         all.doubling = all.doubling.filter(|_| 2.0 * doubling > all.waiting);
         all
     }
@@ -244,6 +249,12 @@ impl<const N: usize> Last<N> {
             self.0.pop_front();
         }
         self.0.push_back(look);
+    }
+
+    /// By how much more waits at the newest than at the oldest.
+    fn rise(&self) -> f64 {
+        let waiting = |look: Option<&Look>| look.map_or(0.0, |look| look.waiting);
+        waiting(self.0.back()) - waiting(self.0.front())
     }
 
     fn mean(&self) -> Look {

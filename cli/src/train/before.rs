@@ -17,18 +17,18 @@ pub fn expect_start(settings: &Settings) -> Result<(), TrainError> {
     let (input, examples) = settings.source.outline(options.seed)?;
     settings.model.expect_reads(input)?;
     Order::new(options.seed, examples, 0, &vec![settings.batch; workers])?;
-    // Files come last: a run that is refused for something else leaves none behind.
-    if let Some(directory) = &options.checkpoint {
-        Checkpoints::probe(directory)?;
-    }
-    if let Some(directory) = &options.record {
-        Record::open(directory, 0)?;
-    }
+    // What makes directories comes last: a run that is refused for something else leaves none behind.
     for file in [&options.timeline, &options.layer_times].into_iter().flatten() {
         report::probe(file)?;
     }
     if let Some(file) = &options.metrics {
         Metrics::probe(file)?;
+    }
+    if let Some(directory) = &options.record {
+        Record::open(directory, 0)?;
+    }
+    if let Some(directory) = &options.checkpoint {
+        Checkpoints::probe(directory)?;
     }
     Ok(())
 }

@@ -55,7 +55,8 @@ impl Checkpoints {
     /// Makes the directory if it is missing, and sees whether files can be written there.
     pub fn probe(directory: &Path) -> Result<(), TrainError> {
         Self::open(directory, 0, Identity::new())?;
-        Ok(crate::report::probe(&directory.join("checkpoint"))?)
+        // A name that no file or directory of a user has.
+        Ok(crate::report::probe(&directory.join("rank-0.step-0.probe"))?)
     }
 
     /// Where parameter servers keep their state, in a directory for checkpoints.

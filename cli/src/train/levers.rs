@@ -70,6 +70,19 @@ pub enum When {
     End,
 }
 
+impl When {
+    /// Its word on the command line, where it names steps of the run.
+    pub fn word(&self) -> Option<&'static str> {
+        match self {
+            When::Every(_) => None,
+            When::Drops => Some("drops"),
+            When::Evaluations => Some("evaluations"),
+            When::Checkpoints => Some("checkpoints"),
+            When::End => Some("end"),
+        }
+    }
+}
+
 impl FromStr for When {
     type Err = String;
 
@@ -129,10 +142,12 @@ impl Levers {
                 at.extend(steps.checked_sub(1));
             }
         }
-        // Of several intervals, the steps of all but the shortest are listed.
         every.sort_unstable();
-        for every in every.iter().skip(1).map(|every| every.get()) {
-            at.extend((1..=steps / every).map(|number| number * every - 1));
+        if let Some((shortest, longer)) = every.split_first()
+            && let Some(other) = longer.iter().find(|every| !every.get().is_multiple_of(shortest.get()))
+        {
+            let found = format!("intervals of {shortest} and {other} steps");
+            return Err(refusal("intervals of which the shortest divides the others", &found));
         }
         let whole = WholeSteps { every: every.first().copied(), at: Vec::new() };
         at.retain(|step| !whole.contains(*step));

@@ -175,7 +175,7 @@ impl Settings {
         let plain = "nothing beside --servers, or another --synchrony than bsp, where sgd is what servers and replicas do";
         let (options, levers) = (&self.options, &self.options.levers);
         let is_local = self.synchrony.local().is_some();
-        let names_steps = levers.deliver_all.iter().any(|when| !matches!(when, When::Every(_)));
+        let named = levers.deliver_all.iter().find_map(When::word);
         expect([
             ("--merge", layers, options.merge.as_ref().map(|_| self.merge.name().to_owned())),
             ("--record", none, written(&options.record)),
@@ -207,7 +207,7 @@ impl Settings {
             (
                 "--deliver-all",
                 "every/STEPS alone beside --synchrony local, of which exchanges are counted, and not steps",
-                (is_local && names_steps).then(|| "more".into()),
+                named.filter(|_| is_local).map(str::to_owned),
             ),
         ])
     }

@@ -58,7 +58,7 @@ fn what_waits_long_is_stale_and_comes_to_momentum_as_a_late_sum() {
 #[test]
 fn what_is_not_delivered_grows_without_bound() {
     // A step is set to deliver one entry in a hundred, and a value waits for more than two hundred steps.
-    let grown = watched(10_000, 100, 420, |step| (step as f64 + 1.0, step as f64 + 1.0));
+    let grown = watched(10_000, 100, 200, |step| (step as f64 + 1.0, step as f64 + 1.0));
     assert_eq!(grown.findings(0.9), [Finding::Unbounded { waits: f64::INFINITY, density: 0.01 }]);
     let said = grown.findings(0.0)[0].to_string();
     assert!(
@@ -66,8 +66,16 @@ fn what_is_not_delivered_grows_without_bound() {
         "{said}"
     );
     // As much as before is no growth.
-    let stands = watched(10_000, 100, 420, |_| (1.0, 1.0));
+    let stands = watched(10_000, 100, 200, |_| (1.0, 1.0));
     assert_eq!(stands.findings(0.0), [Finding::Stale { waits: f64::INFINITY }]);
+    // What delivers something takes four windows, of a hundred steps, to be found.
+    let slowly = |steps| watched(10_000, 100, steps, |step| (2.0 * step as f64 + 1.0, 2.0 * step as f64));
+    let found = slowly(420).findings(0.0);
+    assert!(
+        matches!(found[..], [Finding::Unbounded { waits, .. }] if waits > 200.0 && waits < 1000.0),
+        "{found:?}"
+    );
+    assert!(slowly(380).findings(0.0).iter().all(|finding| finding.name() == "stale"));
 }
 
 /// A quarter of the steps deliver next to nothing, and what waits goes up and down: in the last looks a value waits for too long, and over all no longer

@@ -44,11 +44,11 @@ pub struct Stepped {
     pub waiting: Duration,
     /// How long the pass took: batch computation time.
     pub computing: Duration,
-    /// How long what travelled during the pass was under way.
+    /// How long what was exchanged during the pass was under way.
     pub background: Duration,
-    /// Entries whose gradient travels during the next pass.
+    /// Entries whose gradient is exchanged during the next pass.
     pub deferred: u64,
-    /// Under OSP, how many entries may travel during the next pass, S(G^u), and how many the pass leaves time for, U_max.
+    /// Under OSP, how many entries may be exchanged during the next pass, S(G^u), and how many the pass leaves time for, U_max.
     pub budget: Option<(u64, u64)>,
     /// Entries of the updates that came in this step and are not zero, where the updates are known.
     pub entries: u64,
@@ -142,13 +142,13 @@ impl Options {
         if self.method.selects_over() == SelectOver::Gradient {
             return unfit(
                 "selecting over the whole gradient",
-                "its layers travel in steps of their own; select over each group",
+                "its layers are exchanged in steps of their own; select over each group",
             );
         }
         if self.method.follows_norm_share().is_some() {
             return unfit(
                 "a share of the norm",
-                "its layers travel in steps of their own; leave the share out",
+                "its layers are exchanged in steps of their own; leave the share out",
             );
         }
         if self.method.correction().decay.is_some() {

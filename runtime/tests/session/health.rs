@@ -73,7 +73,7 @@ fn a_low_density_makes_updates_stale_and_gives_momentum_late_sums() {
 #[test]
 fn a_threshold_that_is_too_high_lets_residuals_grow() {
     let method = Method::named("topka").unwrap().density(0.05).selector("threshold=1e9".parse().unwrap());
-    let health = trained(&method, 300, 0.1, |rank, _, _| gradient(N, rank, 0));
+    let health = trained(&method, 120, 0.1, |rank, _, _| gradient(N, rank, 0));
     assert_eq!(names(&health, 0.9), ["unbounded"], "{health:?}");
 }
 

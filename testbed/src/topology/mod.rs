@@ -1,6 +1,6 @@
 //! What a network looks like: hosts in groups, the link of each host, and the core that joins the groups.
 //!
-//! Every host hangs on a switch by its link. A group with an uplink has a switch of its own, which that uplink joins to the
+//! Every host is attached to a switch by its link. A group with an uplink has a switch of its own, which that uplink joins to the
 //! core; hosts of a group without one are attached to the core itself.
 
 mod link;

@@ -23,7 +23,8 @@ def contiguous(array: Any, what: str) -> "numpy.ndarray[Any, Any]":
         raise UnsupportedError(f"{what} is of {array.dtype.name}; expected {', '.join(TYPES[:-1])} or {TYPES[-1]}")
     if not array.dtype.isnative:
         raise UnsupportedError(f"{what} has the bytes of its values in the other order; expected those of this machine")
-    return numpy.ascontiguousarray(array)
+    # That one makes an array of one dimension of a single value.
+    return numpy.ascontiguousarray(array).reshape(array.shape)
 
 
 def address(array: "numpy.ndarray[Any, Any]") -> int:

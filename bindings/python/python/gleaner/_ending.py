@@ -1,4 +1,4 @@
-"""Leaving when the interpreter ends: with a goodbye, or with the exception that ended the program."""
+"""Leaving when the interpreter ends: with a leave message, or with the exception that ended the program."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Session(Together):
         """Agrees with all ranks on the parameters of a model, and starts to synchronise their gradients.
 
         Args:
-            layout: the number of entries of each parameter by name; or a list of such groups, each of which travels by itself.
+            layout: the number of entries of each parameter by name; or a list of such groups, each of which is exchanged by itself.
             method: a `Method` or its name.
             density, k: the share of entries that is delivered, or how many; by default a density of 0.05, and at
                 least 256 entries of each group, with values of 4 bits.

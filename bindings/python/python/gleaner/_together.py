@@ -3,6 +3,7 @@ go on from."""
 
 from __future__ import annotations
 
+import operator
 import struct
 from typing import Any, Iterable, List, Optional, Set
 
@@ -49,8 +50,9 @@ class Together(Membership):
 
         Raises:
             JobFailed: the job has failed.
+            TypeError, ValueError: here, what is no number.
         """
-        notes = self.all_gather(struct.pack("<d", number))
+        notes = self.all_gather(struct.pack("<d", float(number)))
         total = 0.0
         # In the order of the ranks, and not by sum(), whose rounding depends on the version of Python.
         for note in notes:
@@ -70,8 +72,12 @@ class Together(Membership):
 
         Raises:
             JobFailed: the job has failed.
+            TypeError, ValueError: here, what is no number of a step.
         """
-        newest = sorted(set(steps), reverse=True)[:_STEPS]
+        newest = sorted({operator.index(step) for step in steps}, reverse=True)[:_STEPS]
+        for step in newest:
+            if not 0 <= step < 1 << 64:
+                raise ValueError(f"newest_common() of step {step}; expected whole numbers from 0 on, of 64 bits")
         notes = self.all_gather(struct.pack(f"<{len(newest)}Q", *newest))
         of_ranks: List[Set[int]] = [{step for (step,) in struct.iter_unpack("<Q", note)} for note in notes]
         return max(set.intersection(*of_ranks), default=None)

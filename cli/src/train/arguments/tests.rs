@@ -126,10 +126,10 @@ fn all_entries_are_delivered_before_evaluations_and_checkpoints() {
     for (steps, evaluate, keep, words) in [
         (12, 4, 5, "evaluations"),
         (14, 4, 5, "checkpoints"),
-        (31, 4, 6, "evaluations,checkpoints"),
+        (31, 12, 4, "evaluations,checkpoints"),
         (20, 10, 5, "evaluations,checkpoints,end"),
-        (23, 7, 7, "checkpoints,every/3,evaluations"),
-        (3, 7, 8, "evaluations,checkpoints"),
+        (23, 6, 6, "checkpoints,every/3,evaluations"),
+        (3, 7, 14, "evaluations,checkpoints"),
     ] {
         let run = format!("--steps {steps} --evaluate-every {evaluate} --checkpoint-every {keep}");
         let options = format!("{run} --checkpoint kept --deliver-all {words}");
@@ -151,6 +151,9 @@ fn all_entries_are_delivered_before_evaluations_and_checkpoints() {
             "{refusal}"
         );
     }
+    let apart = ["--evaluate-every", "30", "--deliver-all", "evaluations,every/20"];
+    let refusal = settings(&apart).unwrap_err().to_string();
+    assert!(refusal.contains("found intervals of 20 and 30 steps"), "{refusal}");
     let local = |when| settings(&["--synchrony", "local/4", "--deliver-all", when]);
     let refusal = local("every/4,end").unwrap_err().to_string();
     assert!(refusal.contains("every/STEPS alone beside --synchrony local"), "{refusal}");

@@ -1,6 +1,6 @@
 //! What each step came to, as lines of a file: CSV, or JSON where its name says so.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,14 +56,16 @@ impl Metrics {
         path.map(|path| Self::open(path, settings.options.resume)).transpose()
     }
 
-    /// Sees whether the file can be opened, and leaves it as it is.
+    /// Sees whether the file can be opened. One that is there is left as it is, and of one that is missing nothing is left.
     pub fn probe(path: &Path) -> Result<(), TrainError> {
         // The reader of a pipe would take it for the end that it is closed again.
         if path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
             return Ok(());
         }
+        let is_there = path.exists();
         let opened = OpenOptions::new().create(true).append(true).open(path);
-        opened.map(drop).map_err(|source| TrainError::Write { path: path.into(), source })
+        let removed = opened.and_then(|_| if is_there { Ok(()) } else { fs::remove_file(path) });
+        removed.map_err(|source| TrainError::Write { path: path.into(), source })
     }
 
     fn open(path: &Path, appends: bool) -> Result<Self, TrainError> {

@@ -235,7 +235,7 @@ def register(
         density: the share of entries that is delivered in each step, by default 0.05, and at least 256 entries of each group, with values of 4 bits.
         scaler: the GradScaler that scales the loss, if there is one. Residuals are kept unscaled, and a step that is not finite on one rank
             is left out on all.
-        merge: how parameters are merged into groups that travel together: a strategy such as `optimal`, `threshold/65536` or `single`.
+        merge: how parameters are merged into groups that are exchanged together: a strategy such as `optimal`, `threshold/65536` or `single`.
         options: those of `gleaner.Method`, such as `momentum=0.9`, `values="bf16"` or `on_nonfinite="skip"`.
 
     Returns:

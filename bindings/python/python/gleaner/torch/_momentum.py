@@ -21,7 +21,7 @@ class Momentum(NamedTuple):
 
 def of(optimizer: torch.optim.Optimizer, method: _native.Method) -> Optional[Momentum]:
     """The momentum of an optimiser, by the options of its groups; β₁ is that of Adam and its relatives. None where there is none, where it counts how
-    long entries have waited, and with a method of which nothing waits or that corrects momentum itself."""
+    long entries have waited, and with a dense method or one that corrects momentum itself."""
     # ZeroRedundancyOptimizer, and what Hugging Face's Accelerate makes of an optimiser, have it inside.
     for name in ("optim", "optimizer"):
         inner = getattr(optimizer, name, None)
