@@ -274,7 +274,7 @@ fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
 fn nothing_waits_in_a_checkpoint_before_which_all_is_delivered() {
     for (words, waits) in [("evaluations", true), ("evaluations,checkpoints", false)] {
         let kept = tempfile::tempdir().unwrap();
-        let checkpoints = ["--checkpoint-every", "5", "--checkpoint", kept.path().to_str().unwrap()];
+        let checkpoints = ["--checkpoint-every", "2", "--checkpoint", kept.path().to_str().unwrap()];
         let mut settings = of(&[&["--model", "mlp", "--deliver-all", words][..], &checkpoints].concat());
         let whole = run(&settings).unwrap();
         for (step, waits) in [(10, waits), (12, false)] {
