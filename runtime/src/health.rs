@@ -192,14 +192,14 @@ impl<'a> FromIterator<&'a Watch> for Health {
             all.looks = all.looks.max(watch.looks);
             all.waiting += recent.waiting;
             all.delivered += recent.delivered;
-            risen += watch.recent.rise();
-            if watch.rise(1.0) {
+            risen += watch.recent.growth();
+            if watch.has_risen(1.0) {
                 let windows = watch.windows.mean();
                 growing.waiting += windows.waiting;
                 growing.delivered += windows.delivered;
                 grown += recent.waiting;
             }
-            if watch.rise(2.0) {
+            if watch.has_risen(2.0) {
                 doubling += recent.waiting;
                 all.doubling = all.doubling.max(Some(watch.turn()));
             }
@@ -252,7 +252,7 @@ impl<const N: usize> Last<N> {
     }
 
     /// By how much more waits at the newest than at the oldest.
-    fn rise(&self) -> f64 {
+    fn growth(&self) -> f64 {
         let waiting = |look: Option<&Look>| look.map_or(0.0, |look| look.waiting);
         waiting(self.0.back()) - waiting(self.0.front())
     }
@@ -317,7 +317,7 @@ impl Watch {
     }
 
     /// Whether each of the last windows has more than so many times as much waiting as the one before.
-    fn rise(&self, times: f64) -> bool {
+    fn has_risen(&self, times: f64) -> bool {
         let windows = self.windows.0.iter().zip(self.windows.0.iter().skip(1));
         windows
             .filter(|(before, after)| before.waiting > 0.0 && after.waiting > times * before.waiting)

@@ -32,13 +32,11 @@ impl FromStr for Collection {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        [Collection::Global, Collection::Partial, Collection::Local]
-            .into_iter()
-            .find(|c| c.name() == name)
-            .ok_or_else(|| {
-                let meant = did_you_mean(name, "global, partial, local");
-                format!("'{name}' is no residual collection{meant}; expected global, partial or local")
-            })
+        let all = [Collection::Global, Collection::Partial, Collection::Local];
+        all.into_iter().find(|c| c.name() == name).ok_or_else(|| {
+            let meant = did_you_mean(name, &all.map(Collection::name).join(", "));
+            format!("'{name}' is no residual collection{meant}; expected global, partial or local")
+        })
     }
 }
 

@@ -207,7 +207,7 @@ pub fn report() -> Result<String, MergingError> {
     text += &table(["model", "LAGS", "MGS", "OMGS", "omgs-printed", "optimal"], fifth);
     text += "\nTable VI, seconds an iteration: the paper | here; s1 and s2 are here those of optimal\n\n";
     text += &table(["model", "TopK", "MGS", "OMGS", "optimal", "s1", "s2"], sixth);
-    text += "\nFig. 4, seconds here, and how often TopK's exposed time is longer: what §V-E says | here\n\n";
+    text += "\nFig. 4, seconds here, and how often TopK's exposed time (non-overlapped, in the paper) is longer: what §V-E says | here\n\n";
     let header = ["model", "strategy", "forward", "backward", "selection", "exposed", "TopK's / this"];
     text += &table(header, fourth);
     text += &ranges(&inputs)?;

@@ -64,7 +64,7 @@ type Make<'a> = dyn Fn(u32) -> Pin<Box<dyn Future<Output = Networks> + 'a>> + 'a
 /// What is tested of some networks, in a task of its own.
 type Requirement = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Begins it.
+/// Makes the test of a requirement on these networks, which runs where it is awaited.
 type TestOf = fn(Networks) -> Requirement;
 
 /// Every requirement, and among how many workers it is tested. A static, so that it is compiled here and not where it is awaited.
