@@ -49,6 +49,7 @@ const TRAIN: &[&str] = &[
     "dense_below",
     "complete_sums",
     "norm_share",
+    "select_over",
     "residual_decay",
     "dct",
     "sign_update",

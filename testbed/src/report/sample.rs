@@ -30,6 +30,7 @@ const OF_THE_METHOD: &[&str] = &[
     "clip_local",
     "clip_update",
     "norm_share",
+    "select_over",
     "residual_decay",
     "dct",
     "sign_update",
