@@ -79,7 +79,7 @@ pub struct Simulate {
     #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = units::rate)]
     bandwidth: Rate,
     /// Of a path: how long a byte is on its way from one host to another, over both of their links, besides what the hosts themselves
-    /// take. The latency of testbed up is of a link, so half of this
+    /// take. With testbed up it is twice --link-latency
     #[arg(long, value_name = "TIME", default_value = "0us", value_parser = units::duration)]
     latency: Duration,
     /// Take both from what gleaner calibrate measured over the links of a job, whatever carried them

@@ -61,7 +61,7 @@ const RUNS: [(&str, &str); 28] = [
     ("testbed report", "testbed report runs/bench runs/train"),
     ("testbed vm", "testbed vm -- true"),
     // What follows makes networks.
-    ("testbed up", "testbed up --name NAME --hosts 2 --bandwidth 10mbit --latency 1ms --relay"),
+    ("testbed up", "testbed up --name NAME --hosts 2 --bandwidth 10mbit --link-latency 1ms --relay"),
     ("testbed status", "testbed status --name NAME"),
     ("testbed status", "testbed down --name NAME"),
     ("testbed chaos", "testbed chaos --runs 1"),

@@ -150,7 +150,7 @@ for delay in 5 20; do
     ip netns exec a ping -c 30 -i 0.1 10.77.0.2 >$delay
 done
 for delay in 1 5; do
-    gleaner testbed up --name delayed --hosts 2 --latency ${delay}ms >hosts
+    gleaner testbed up --name delayed --hosts 2 --link-latency ${delay}ms >hosts
     gleaner testbed exec --name delayed host0 -- ping -c 30 -i 0.1 10.77.0.2 >links$delay
     gleaner testbed down --name delayed
 done
@@ -244,11 +244,11 @@ carries() {
 }
 for by in netem relay; do
     if [ $by = relay ]; then option=--relay; else option=; fi
-    gleaner testbed up --name both --hosts 2 --bandwidth 20mbit --latency 5ms $option >hosts
+    gleaner testbed up --name both --hosts 2 --bandwidth 20mbit --link-latency 5ms $option >hosts
     ip netns exec both.host0 ping -c 50 -i 0.05 10.77.0.2 >$by.trips
     carries 4 $by.rate
     gleaner testbed down --name both
-    gleaner testbed up --name both --hosts 2 --bandwidth 20mbit --latency 5ms --loss 1% $option >hosts
+    gleaner testbed up --name both --hosts 2 --bandwidth 20mbit --link-latency 5ms --loss 1% $option >hosts
     ip netns exec both.host0 ping -q -c 2000 -i 0.003 10.77.0.2 >$by.loss
     carries 8 $by.lossy
     gleaner testbed status --name both --json >$by.status

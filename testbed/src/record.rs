@@ -69,6 +69,7 @@ pub struct Record {
     pub experiment: String,
     /// What was measured, by the names of the axes: `command` (bench, train or regress), `method`, `workers`, `seed`, `params`
     /// or `model`, `density`, `bandwidth` and whatever else the experiment's file varies.
+    #[serde(deserialize_with = "renamed_case")]
     pub case: BTreeMap<String, Value>,
     /// Which repetition, from 0.
     pub turn: u32,
@@ -182,6 +183,15 @@ fn renamed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Outcome, D::Err
     Ok(outcome)
 }
 
+/// A case whose keys have their present names: `link_latency` was `latency`, which is of a path elsewhere.
+fn renamed_case<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
+    let mut case = BTreeMap::<String, Value>::deserialize(deserializer)?;
+    if let Some(latency) = case.remove("latency") {
+        case.insert("link_latency".to_owned(), latency);
+    }
+    Ok(case)
+}
+
 /// The machine that everything ran on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -250,5 +260,8 @@ pub(crate) mod tests {
             "epochs": [{ "seconds_communication": 9 }],
         });
         assert_eq!(record(&json!({ "command": "train" }), before).outcome, Outcome::Done(done));
+        let of_links = |key: &str| record(&json!({ key: "5ms" }), json!({ "done": {} })).case;
+        assert_eq!(of_links("latency"), of_links("link_latency"));
+        assert_eq!(of_links("latency")["link_latency"], "5ms");
     }
 }

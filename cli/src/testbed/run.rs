@@ -182,7 +182,7 @@ fn print_tally(tally: &Tally, options: &Options) {
 fn listed(plan: &Plan) -> String {
     let line = |(turn, job): (u32, &Job)| {
         let link =
-            ["bandwidth", "latency", "jitter", "loss", "congestion", "transport", "sockets"].map(|key| {
+            ["bandwidth", "link_latency", "jitter", "loss", "congestion", "transport", "sockets"].map(|key| {
                 job.cases.first().and_then(|case| Some(format!(" {key} {}", plain(case.0.get(key)?))))
             });
         let link: String = link.into_iter().flatten().collect();

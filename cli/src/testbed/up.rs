@@ -23,7 +23,7 @@ use crate::report::{CommandError, json};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     gleaner testbed up --hosts 6 --bandwidth 1gbit > hosts\n  \
-    gleaner testbed up --hosts 4 --bandwidth 100mbit --latency 5ms --jitter 1ms --loss 0.1% --name slow > hosts\n  \
+    gleaner testbed up --hosts 4 --bandwidth 100mbit --link-latency 5ms --jitter 1ms --loss 0.1% --name slow > hosts\n  \
     gleaner testbed up --topology racks.toml --replace --json\n  \
     gleaner launch --hostfile hosts --agent 'ip netns exec' -- gleaner bench --params 1_000_000\n  \
     gleaner testbed down")]
@@ -34,12 +34,12 @@ pub struct Up {
     /// What every link carries in each direction; unlimited if not said
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     bandwidth: Option<Rate>,
-    /// Of a link: what each adds in each direction. A path from one host to another has two links and takes twice as long, a round trip
-    /// four times. The latency of simulate is of a path, so twice this
+    /// What each link adds in each direction. A path from one host to another has two links: the --latency of simulate is twice this, and a
+    /// round trip takes four times this
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    latency: Option<Duration>,
-    /// By how much the latency varies, up and down
-    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "latency")]
+    link_latency: Option<Duration>,
+    /// By how much that varies, up and down
+    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "link_latency")]
     jitter: Option<Duration>,
     /// Of a link: the share of packets that each loses in each direction, such as 0.1% or 0.001. A path has two links
     #[arg(long, value_name = "SHARE")]
@@ -57,7 +57,7 @@ pub struct Up {
     #[arg(long, value_name = "ADDRESS/BITS")]
     subnet: Option<Subnet>,
     /// Groups of hosts with their own links and a core, from a file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "bandwidth", "latency", "jitter", "loss", "subnet"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "bandwidth", "link_latency", "jitter", "loss", "subnet"])]
     topology: Option<PathBuf>,
     /// What the network is called; its namespaces are NAME and NAME.HOST
     #[arg(long, default_value = NAME)]
@@ -77,7 +77,7 @@ impl Up {
         }
         let shape = Shape {
             rate: self.bandwidth,
-            delay: self.latency.unwrap_or_default(),
+            delay: self.link_latency.unwrap_or_default(),
             jitter: self.jitter.unwrap_or_default(),
             loss: self.loss.unwrap_or_default(),
         };

@@ -16,7 +16,7 @@ use crate::report::CommandError;
 
 const EXAMPLES: &str = "\
 Examples:
-  gleaner testbed vm -- gleaner testbed up --hosts 2 --latency 1ms
+  gleaner testbed vm -- gleaner testbed up --hosts 2 --link-latency 1ms
   gleaner testbed vm -- sh -c 'ip link add v1 type veth peer v2 && tc qdisc add dev v1 root netem delay 5ms && tc qdisc'
   gleaner testbed vm --share results --timeout 600s -- ./measure.sh
   gleaner testbed vm --verbose -- dmesg

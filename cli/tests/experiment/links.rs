@@ -121,7 +121,7 @@ fn delays_are_kept_or_refused_beforehand() {
     if !can_emulate() {
         return;
     }
-    let bed = Bed::new(&format!("{SHORT}[network]\n[matrix]\nlatency = ['0us', '20ms']\n"));
+    let bed = Bed::new(&format!("{SHORT}[network]\n[matrix]\nlink_latency = ['0us', '20ms']\n"));
     let (code, said) = bed.run(&["--name", &named("delays")]);
     let records = bed.records();
     if code == 0 {

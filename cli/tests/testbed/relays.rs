@@ -249,7 +249,7 @@ fn part() {
 fn a_round_trip_takes_four_delays() {
     let Some(network) = Network::named("trip") else { return };
     for (delay, expected) in [("250us", 1.0), ("5ms", 20.0), ("20ms", 80.0)] {
-        if !network.lossy(&["--bandwidth", "1gbit", "--latency", delay, "--replace"]) {
+        if !network.lossy(&["--bandwidth", "1gbit", "--link-latency", delay, "--replace"]) {
             return;
         }
         let measure = || vec![network.both("echo", "trips").parse().unwrap()];
@@ -262,7 +262,7 @@ fn a_round_trip_takes_four_delays() {
 #[test]
 fn a_share_of_packets_is_lost() {
     let Some(network) = Network::named("loss") else { return };
-    if !network.lossy(&["--latency", "1ms", "--loss", "1%", "--seed", "7"]) {
+    if !network.lossy(&["--link-latency", "1ms", "--loss", "1%", "--seed", "7"]) {
         return;
     }
     let counted: f64 = network.both("count", "datagrams").parse().unwrap();
@@ -282,7 +282,7 @@ fn a_share_of_packets_is_lost() {
 #[test]
 fn what_is_not_lost_arrives_as_it_was() {
     let Some(network) = Network::named("whole") else { return };
-    if !network.lossy(&["--bandwidth", "500mbit", "--latency", "250us", "--loss", "1%"]) {
+    if !network.lossy(&["--bandwidth", "500mbit", "--link-latency", "250us", "--loss", "1%"]) {
         return;
     }
     assert_eq!(network.both("check", "pattern"), "true");
@@ -293,7 +293,7 @@ fn what_is_not_lost_arrives_as_it_was() {
 #[test]
 fn datagrams_that_are_handed_over_at_once_are_lost_one_by_one() {
     let Some(network) = Network::named("burst") else { return };
-    if !network.lossy(&["--latency", "1ms", "--loss", "1%"]) {
+    if !network.lossy(&["--link-latency", "1ms", "--loss", "1%"]) {
         return;
     }
     let whole: f64 = network.both("whole", "bursts").parse().unwrap();
@@ -329,7 +329,7 @@ fn hosts_use_the_congestion_control_that_was_asked_for() {
 fn a_link_with_a_delay_carries_its_rate() {
     let Some(network) = Network::named("pipe") else { return };
     for (rate, asked) in [("20mbit", 20.0), ("200mbit", 200.0)] {
-        if !network.lossy(&["--bandwidth", rate, "--latency", "1ms", "--replace"]) {
+        if !network.lossy(&["--bandwidth", rate, "--link-latency", "1ms", "--replace"]) {
             return;
         }
         measured_once(|| network.rates(&[("host0", "host1", "10.77.0.2")]), |rates| is_near(rates[0], asked));
@@ -341,7 +341,7 @@ fn a_link_with_a_delay_carries_its_rate() {
 #[test]
 fn an_uplink_with_a_delay_is_crossed() {
     let Some(network) = Network::named("far") else { return };
-    if !network.lossy(&["--latency", "1ms"]) {
+    if !network.lossy(&["--link-latency", "1ms"]) {
         return;
     }
     network.down();
@@ -359,7 +359,7 @@ fn an_uplink_with_a_delay_is_crossed() {
 #[test]
 fn a_relay_that_is_gone_is_reported_and_removed() {
     let Some(network) = Network::named("gone") else { return };
-    if !network.lossy(&["--latency", "1ms"]) {
+    if !network.lossy(&["--link-latency", "1ms"]) {
         return;
     }
     let Some(process) = network.relay_process() else {
@@ -377,7 +377,7 @@ fn a_relay_that_is_gone_is_reported_and_removed() {
     let table = text(&network.run("status", &[]).stdout);
     let sentence = format!("the relay of the network {} does not answer", network.name);
     assert!(table.contains(&sentence) && table.contains("--replace"), "{table}");
-    assert!(network.lossy(&["--latency", "1ms", "--replace"]));
+    assert!(network.lossy(&["--link-latency", "1ms", "--replace"]));
     let again = network.relay_process().unwrap();
     assert_ne!(again, process);
     network.down();
@@ -389,13 +389,13 @@ fn a_relay_that_is_gone_is_reported_and_removed() {
 #[test]
 fn a_relay_of_a_killed_up_is_removed() {
     let Some(network) = Network::named("half") else { return };
-    if !network.lossy(&["--latency", "1ms"]) || network.relay().is_null() {
+    if !network.lossy(&["--link-latency", "1ms"]) || network.relay().is_null() {
         return;
     }
     network.down();
     let mut had_relay = 0;
     for milliseconds in (100..).step_by(50) {
-        let mut up = testbed(&["up", "--name", &network.name, "--hosts", "6", "--latency", "1ms"]);
+        let mut up = testbed(&["up", "--name", &network.name, "--hosts", "6", "--link-latency", "1ms"]);
         let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         sleep(Duration::from_millis(milliseconds));
         let ended = up.try_wait().unwrap();

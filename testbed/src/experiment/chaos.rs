@@ -77,7 +77,7 @@ pub(super) struct Entry {
     lasts: Option<String>,
     share: Option<f64>,
     bandwidth: Option<String>,
-    latency: Option<String>,
+    link_latency: Option<String>,
     jitter: Option<String>,
     loss: Option<String>,
     pub cases: Option<super::file::Keys>,
@@ -112,13 +112,14 @@ impl Entry {
     }
 
     fn act(&self, workers: u32) -> Result<Act, String> {
-        let Self { bandwidth, latency, jitter, loss, .. } = self;
-        let properties = [("bandwidth", bandwidth), ("latency", latency), ("jitter", jitter), ("loss", loss)];
+        let Self { bandwidth, link_latency, jitter, loss, .. } = self;
+        let properties =
+            [("bandwidth", bandwidth), ("link_latency", link_latency), ("jitter", jitter), ("loss", loss)];
         let given = properties.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
         let link: Properties = given.collect();
         link.iter().try_for_each(|(name, text)| check_link(name, text))?;
         if (self.verb == Verb::Reshape) == link.is_empty() {
-            let needs = "needs one of bandwidth, latency, jitter and loss, and nothing else takes them";
+            let needs = "needs one of bandwidth, link_latency, jitter and loss, and nothing else takes them";
             return Err(format!("'do = \"reshape\"' {needs}"));
         }
         let share = match (self.verb, self.share) {

@@ -58,7 +58,7 @@ struct Network {
     hosts: Option<u32>,
     topology: Option<PathBuf>,
     bandwidth: Option<String>,
-    latency: Option<String>,
+    link_latency: Option<String>,
     jitter: Option<String>,
     loss: Option<String>,
     congestion: Option<String>,

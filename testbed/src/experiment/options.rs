@@ -98,7 +98,7 @@ pub const FAULTS: &str = "faults";
 pub const NO_FAULT: &str = "none";
 
 /// What shapes the links rather than the command.
-pub const LINK: &[&str] = &["bandwidth", "latency", "jitter", "loss", "congestion"];
+pub const LINK: &[&str] = &["bandwidth", "link_latency", "jitter", "loss", "congestion"];
 
 impl Workload {
     /// The options, those that methods state among them, in the spelling of files: `lr_drops` for `--lr-drops`.

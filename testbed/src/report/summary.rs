@@ -148,9 +148,9 @@ pub fn command(record: &Record) -> String {
         return line;
     }
     let hosts = Case(record.case.clone()).hosts().to_string();
-    let link = |key: &str| Some([format!("--{key}"), plain(record.case.get(key)?)]);
+    let link = |key: &str| Some([format!("--{}", key.replace('_', "-")), plain(record.case.get(key)?)]);
     let links =
-        ["bandwidth", "latency", "jitter", "loss", "congestion"].into_iter().filter_map(link).flatten();
+        ["bandwidth", "link_latency", "jitter", "loss", "congestion"].into_iter().filter_map(link).flatten();
     let up = ["gleaner", "testbed", "up", "--hosts"].map(String::from).into_iter();
     let up: Vec<String> = up.chain([hosts]).chain(links).collect();
     // Where there is a network already, it is left alone.
@@ -180,12 +180,12 @@ mod tests {
         let launch = "gleaner launch --hostfile hosts --agent 'ip netns exec' -- \"it's\" '' --density=0.01";
         let launch = shlex::split(launch).unwrap();
         assert_eq!((launch.len(), &*launch[5], &*launch[7], &*launch[8]), (10, "ip netns exec", "it's", ""));
-        let case = json!({ "workers": 3, "bandwidth": "1 gbit", "loss": "1%" });
+        let case = json!({ "workers": 3, "bandwidth": "1 gbit", "link_latency": "1ms" });
         let typed = command(&record(case, &launch));
         let (up, rest) = typed.split_once(" && { ").unwrap();
         assert_eq!(
             shlex::split(up).unwrap()[3..],
-            ["--hosts", "3", "--bandwidth", "1 gbit", "--loss", "1%", ">", "hosts"]
+            ["--hosts", "3", "--bandwidth", "1 gbit", "--link-latency", "1ms", ">", "hosts"]
         );
         let (line, down) = rest.split_once("; ").unwrap();
         assert_eq!((shlex::split(line).unwrap(), down), (launch.clone(), "gleaner testbed down; }"));

@@ -98,7 +98,7 @@ impl From<Part> for Shape {
 }
 
 impl Shape {
-    /// This shape, with the properties for whose names there is a text: `bandwidth`, `latency`, `jitter` and `loss`.
+    /// This shape, with the properties for whose names there is a text: `bandwidth`, `link_latency`, `jitter` and `loss`.
     ///
     /// # Errors
     /// A text that is no such quantity.
@@ -106,7 +106,7 @@ impl Shape {
         if let Some(bandwidth) = text("bandwidth") {
             self.rate = Some(units::rate(bandwidth)?);
         }
-        if let Some(latency) = text("latency") {
+        if let Some(latency) = text("link_latency") {
             self.delay = units::duration(latency)?;
         }
         if let Some(jitter) = text("jitter") {

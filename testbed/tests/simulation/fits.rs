@@ -67,7 +67,7 @@ fn measurements_are_read() {
     };
     let emulated = || serde_json::json!([{ "host": "host0", "received": 1, "sent": 1 }]);
     let record = |case: serde_json::Value, chaos: &[&str]| with(case, chaos, emulated());
-    let shaped = serde_json::json!({ "command": "bench", "bandwidth": "100mbit", "latency": "1ms", "loss": "1%", "warmup": 8 });
+    let shaped = serde_json::json!({ "command": "bench", "bandwidth": "100mbit", "link_latency": "1ms", "loss": "1%", "warmup": 8 });
     let train = serde_json::json!({ "command": "train" });
     let slower = |seconds: f64| {
         let mut record: serde_json::Value = serde_json::from_str(&record(shaped.clone(), &[])).unwrap();
@@ -97,6 +97,7 @@ fn measurements_are_read() {
     assert_eq!((found[3].steps.warm_up, found[3].shape.unwrap().rate), (7, None));
     let shape = found[0].shape.unwrap();
     assert_eq!((shape.rate.unwrap().bytes_per_second(), shape.loss.share()), (1.25e7, 0.01));
+    assert_eq!(shape.delay, std::time::Duration::from_millis(1));
     assert_eq!((found[0].cores, found[0].workers, found[0].label.as_str()), (Some(3), 4, "spardl/2"));
     assert_eq!(found[0].method.option("teams").unwrap(), "2");
     assert_eq!(found[0].steps, Steps { warm_up: 8, counted: 5 });

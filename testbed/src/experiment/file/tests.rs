@@ -154,7 +154,7 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
         ("\"stop\"", "\"kill\"", 23, "'for' goes with"),
         ("\"stop\"", "\"slow\"", 23, "needs 'share'"),
         ("\"stop\"", "\"halt\"", 0, "unknown variant `halt`, expected one of"),
-        ("bandwidth = \"10mbit\"", "", 30, "needs one of bandwidth, latency"),
+        ("bandwidth = \"10mbit\"", "", 30, "needs one of bandwidth, link_latency"),
         ("bandwidth = \"10mbit\"", "bandwidth = \"10\"", 30, "'10' is no rate"),
     ] {
         expect_refused(WHOLE, (from, to), (line, words));
