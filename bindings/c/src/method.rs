@@ -53,9 +53,9 @@ pub unsafe extern "C" fn gleaner_method_new(
 }
 
 /// Sets an option of a method: "k" (how many entries are delivered), "values" ("exact", "bf16", "f16", "qsgd8", "qsgd4" or
-/// "qsgd2"), "selector", "residual", "select_over", "on_nonfinite" ("refuse" or "skip"), "momentum", and after it "mask" or "ef21" ("1" or "0"),
-/// "decay", "clip", "warm_up", "dense_below", "deliver_all_every", "deliver_all_at" (steps with commas between them), "complete_sums" ("1" or "0"),
-/// "norm_share", or one of the method's own, such as "teams" of SparDL.
+/// "qsgd2"), "selector", "residual", "select_over", "on_nonfinite" ("refuse" or "skip"), "momentum_correction", and after it
+/// "mask_momentum" or "ef21" ("1" or "0"), "residual_decay", "clip_local", "warmup_density", "dense_below", "deliver_all_every", "deliver_all_at" (steps
+/// with commas between them), "complete_sums" ("1" or "0"), "norm_share", or one of the method's own, such as "teams" of SparDL.
 ///
 /// # Safety
 /// The texts are null or valid.

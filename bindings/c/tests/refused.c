@@ -36,15 +36,16 @@ int main(void) {
         return 1;
     }
     expect(gleaner_method_set(method, "team", "2"), GLEANER_METHOD, "team");
-    expect(gleaner_method_set(method, "momentum", "1.5"), GLEANER_METHOD, "1.5");
-    expect(gleaner_method_set(method, "clip", "far"), GLEANER_METHOD, "far");
+    expect(gleaner_method_set(method, "momentum", "0.9"), GLEANER_METHOD, "did you mean momentum_correction?");
+    expect(gleaner_method_set(method, "momentum_correction", "1.5"), GLEANER_METHOD, "1.5");
+    expect(gleaner_method_set(method, "clip_local", "far"), GLEANER_METHOD, "far");
     expect(gleaner_method_set(method, "complete_sums", "2"), GLEANER_METHOD, "true or false");
-    expect(gleaner_method_set(method, "mask", "1"), GLEANER_METHOD, "without momentum correction");
-    expect(gleaner_method_set(method, "momentum", "0.9"), GLEANER_OK, "");
-    expect(gleaner_method_set(method, "mask", "1"), GLEANER_OK, "");
+    expect(gleaner_method_set(method, "mask_momentum", "1"), GLEANER_METHOD, "without momentum correction");
+    expect(gleaner_method_set(method, "momentum_correction", "0.9"), GLEANER_OK, "");
+    expect(gleaner_method_set(method, "mask_momentum", "1"), GLEANER_OK, "");
     expect(gleaner_method_set(method, "ef21", "1"), GLEANER_METHOD, "EF21");
-    expect(gleaner_method_set(method, "mask", "0"), GLEANER_OK, "");
-    expect(gleaner_method_set(method, "momentum", "0"), GLEANER_OK, "");
+    expect(gleaner_method_set(method, "mask_momentum", "0"), GLEANER_OK, "");
+    expect(gleaner_method_set(method, "momentum_correction", "0"), GLEANER_OK, "");
 
     gleaner_gradients *gradients = NULL;
     const gleaner_parameter twice[] = {{"w", 4, 0}, {"w", 2, 0}};

@@ -46,7 +46,7 @@ fn strategy(py: Python<'_>, name: Option<&str>, method: &Method) -> PyResult<Opt
             py,
             format!(
                 "local clipping needs the norm of the whole gradient before any of it is exchanged, and '{name}' would exchange groups \
-                 of it; expected merge='single', or a method without clip"
+                 of it; expected merge='single', or a method without clip_local"
             ),
         ));
     }

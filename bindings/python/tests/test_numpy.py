@@ -219,8 +219,9 @@ def _refuses():
         ("MethodError", "neither density nor k", {"method": "ring", "density": 0.1}),
         ("MethodError", "rings", {"method": "rings"}),
         ("MethodError", "teams", {"method": "ring", "teams": 2}),
-        ("MethodError", "expected true or false", {"mask": "yes"}),
-        ("MethodError", "without momentum correction", {"mask": True}),
+        ("MethodError", "expected true or false", {"mask_momentum": "yes"}),
+        ("MethodError", "without momentum correction", {"mask_momentum": True}),
+        ("MethodError", "did you mean momentum_correction?", {"momentum": 0.9}),
         ("MethodError", "no method has densty", {"densty": 0.1}),
         ("ValueError", "median", {"op": "median"}),
         ("MethodError", "max", {"op": "max", "method": "spardl"}),
@@ -288,13 +289,13 @@ class Arrays(unittest.TestCase):
                     self.assertIn(words, sentence)
 
     def test_options_are_set_by_their_names(self):
-        levers = {"momentum": numpy.float32(0.9), "ef21": 1, "dense_below": numpy.int64(300), "complete_sums": numpy.True_, "mask": None, "deliver_all_every": 100}
+        levers = {"momentum_correction": numpy.float32(0.9), "ef21": 1, "dense_below": numpy.int64(300), "complete_sums": numpy.True_, "mask_momentum": None, "deliver_all_every": 100}
         method = str(gleaner.Method("spardl", density=0.1, values="qsgd4", teams=2, sag="bruck", deliver_all_at=[7, 9], **levers))
         for words in ["qsgd4", "EF21", "0.9", "300 entries", "sums completed", "every 100 steps", "steps 7, 9"]:
             self.assertIn(words, method)
         plain = str(gleaner.Method("spardl", density=0.1))
         self.assertEqual(plain, str(gleaner.Method("spardl", density=0.1, deliver_all_at=[], teams=None)))
-        self.assertIn("0.999", str(gleaner.Method("spardl", density=0.1, decay=0.999)))
+        self.assertIn("0.999", str(gleaner.Method("spardl", density=0.1, residual_decay=0.999)))
         self.assertTrue(gleaner.Method("spardl", density=0.1, norm_share=0.5).corrects)
 
     def test_stubs_are_what_the_native_half_has(self):

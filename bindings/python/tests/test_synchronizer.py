@@ -119,7 +119,7 @@ def _synchronizer_warns():
         ({}, gleaner.torch.SGD, {"momentum": 0.9}),
         ({"method": "ring"}, sgd, {"momentum": 0.9}),
         ({"method": "ring"}, adam, {}),
-        ({"momentum": 0.9}, sgd, {"momentum": 0.9}),
+        ({"momentum_correction": 0.9}, sgd, {"momentum": 0.9}),
     ]:
         parameter = torch.nn.Parameter(torch.ones(4))
         sync = gleaner.torch.Synchronizer([parameter], **options)

@@ -19,7 +19,7 @@ impl Method {
     /// | `k` | a number of entries | [`Method::k`] |
     /// | `values` | `exact`, `bf16`, `f16`, `qsgd8`, `qsgd4`, `qsgd2` | [`Method::coding`] |
     /// | `selector`, `residual`, `select_over`, `on_nonfinite` | a name | the function of that name |
-    /// | `momentum`, `mask`, `ef21`, `decay`, `clip`, `warm_up` | a number, `true` or `false` | the field of [`Correction`](crate::residual::Correction) |
+    /// | `momentum_correction`, `mask_momentum`, `ef21`, `residual_decay`, `clip_local`, `warmup_density` | a number, `true` or `false` | `momentum`, `mask`, `ef21`, `decay`, `clip` and `warm_up` of the [`Correction`](crate::residual::Correction) |
     /// | `dense_below` | a number of entries | [`Method::dense_below`] |
     /// | `deliver_all_every`, `deliver_all_at` | a number of steps; steps with commas between them | [`Method::whole_steps`] |
     /// | `complete_sums` | `true` or `false` | [`Method::complete_sums`] |
@@ -50,12 +50,16 @@ impl Method {
             "residual" => self = self.residual(named(value)?),
             "select-over" => self = self.select_over(named(value)?),
             "on-nonfinite" => self = self.on_nonfinite(named(value)?),
-            "momentum" => self.correction.momentum = parsed(method, "momentum", value, NUMBER)?,
-            "mask" => self.correction.mask = switch(method, "mask", value)?,
+            "momentum-correction" => {
+                self.correction.momentum = parsed(method, "momentum_correction", value, NUMBER)?;
+            }
+            "mask-momentum" => self.correction.mask = switch(method, "mask_momentum", value)?,
             "ef21" => self.correction.ef21 = switch(method, "ef21", value)?,
-            "decay" => self.correction.decay = Some(parsed(method, "decay", value, NUMBER)?),
-            "clip" => self.correction.clip = Some(parsed(method, "clip", value, NUMBER)?),
-            "warm-up" => self.correction.warm_up = parsed(method, "warm_up", value, WHOLE)?,
+            "residual-decay" => {
+                self.correction.decay = Some(parsed(method, "residual_decay", value, NUMBER)?);
+            }
+            "clip-local" => self.correction.clip = Some(parsed(method, "clip_local", value, NUMBER)?),
+            "warmup-density" => self.correction.warm_up = parsed(method, "warmup_density", value, WHOLE)?,
             "dense-below" => self.dense_below = parsed(method, "dense_below", value, WHOLE)?,
             "deliver-all-every" => {
                 self.whole.every = Some(parsed(method, "deliver_all_every", value, "a number above 0")?)
@@ -66,9 +70,7 @@ impl Method {
             }
             "complete-sums" => self.complete = switch(method, "complete_sums", value)?,
             "norm-share" => self.norm_share = Some(parsed(method, "norm_share", value, NUMBER)?),
-            _ => {
-                return Err(MethodError::NoOption { method, option: option.into(), value: value.into() });
-            }
+            _ => return Err(unknown(method, option, name, value)),
         }
         Ok(self)
     }
@@ -81,6 +83,21 @@ fn parsed<T: FromStr>(
     expects: &'static str,
 ) -> Result<T, MethodError> {
     value.trim().parse().map_err(|_| no_value(method, option, value, expects))
+}
+
+/// What is said of an option that no method has. The corrections had the names of their fields, of which one is an optimiser's as well.
+fn unknown(method: &'static str, option: &str, name: &str, value: &str) -> MethodError {
+    let meant = match name {
+        "momentum" => "momentum_correction",
+        "mask" => "mask_momentum",
+        "decay" => "residual_decay",
+        "clip" => "clip_local",
+        "warm-up" => "warmup_density",
+        _ => return MethodError::NoOption { method, option: option.into(), value: value.into() },
+    };
+    MethodError::Refused(format!(
+        "{method} has no {option}, and {value} was asked for (did you mean {meant}?)"
+    ))
 }
 
 /// As Rust, Python and C write it.
@@ -129,15 +146,20 @@ mod tests {
             (by_name(&[("select-over", "gradient")]), Method::spardl().select_over(SelectOver::Gradient)),
             (by_name(&[("on_nonfinite", "skip")]), Method::spardl().on_nonfinite(OnNonFinite::Skip)),
             (
-                by_name(&[("momentum", "0.9"), ("mask", "True"), ("clip", "5.0"), ("warm_up", "400")]),
+                by_name(&[
+                    ("momentum_correction", "0.9"),
+                    ("mask_momentum", "True"),
+                    ("clip_local", "5.0"),
+                    ("warmup-density", "400"),
+                ]),
                 Method::spardl().corrected(correction),
             ),
             (
-                by_name(&[("momentum", "0.9"), ("ef21", "1")]),
+                by_name(&[("momentum_correction", "0.9"), ("ef21", "1")]),
                 Method::spardl().corrected(Correction { momentum: 0.9, ef21: true, ..Correction::default() }),
             ),
             (
-                by_name(&[("decay", "0.999")]),
+                by_name(&[("residual_decay", "0.999")]),
                 Method::spardl().corrected(Correction { decay: Some(0.999), ..Correction::default() }),
             ),
             (by_name(&[("dense_below", "300")]), Method::spardl().dense_below(300)),
@@ -146,7 +168,7 @@ mod tests {
                 Method::spardl().whole_steps(whole),
             ),
             (by_name(&[("complete_sums", "true")]), Method::spardl().complete_sums()),
-            (by_name(&[("complete_sums", "false"), ("mask", "0")]), Method::spardl()),
+            (by_name(&[("complete_sums", "false"), ("mask_momentum", "0")]), Method::spardl()),
             (by_name(&[("norm_share", "0.5")]), Method::spardl().norm_share(0.5)),
             (
                 by_name(&[("teams", "2"), ("sag", "bruck")]),
@@ -161,12 +183,18 @@ mod tests {
     fn what_is_no_value_is_refused_with_what_is_expected() {
         for (option, value, expected) in [
             ("k", "many", "spardl has no k of 'many'; expected a whole number"),
-            ("mask", "yes", "spardl has no mask of 'yes'; expected true or false"),
+            ("mask_momentum", "yes", "spardl has no mask_momentum of 'yes'; expected true or false"),
             ("deliver_all_every", "0", "spardl has no deliver_all_every of '0'; expected a number above 0"),
             ("deliver_all_at", "1,x", "spardl has no deliver_all_at of 'x'; expected numbers of steps"),
             ("residual", "globl", "'globl' is no residual collection (did you mean global?)"),
             ("sag", "x", "spardl has no sag of 'x'"),
             ("densty", "0.1", "spardl has no densty, and 0.1 was asked for; no method has densty"),
+            (
+                "momentum",
+                "0.9",
+                "spardl has no momentum, and 0.9 was asked for (did you mean momentum_correction?)",
+            ),
+            ("warm_up", "4", "spardl has no warm_up, and 4 was asked for (did you mean warmup_density?)"),
         ] {
             let refusal = Method::spardl().with(option, value).unwrap_err().to_string();
             assert!(refusal.starts_with(expected), "{refusal}");

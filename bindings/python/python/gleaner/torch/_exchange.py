@@ -104,7 +104,7 @@ def method_and_merge(
     made = as_method(method, density, **options)
     if scaler is not None:
         made = made.skipping()
-    if merge == "optimal" and options.get("clip") is not None:
+    if merge == "optimal" and options.get("clip_local") is not None:
         # The norm of the whole gradient decides before any of it is exchanged.
         merge = "single"
     return made, merge

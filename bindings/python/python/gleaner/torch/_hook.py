@@ -236,7 +236,7 @@ def register(
         scaler: the GradScaler that scales the loss, if there is one. Residuals are kept unscaled, and a step that is not finite on one rank
             is left out on all.
         merge: how parameters are merged into groups that are exchanged together: a strategy such as `optimal`, `threshold/65536` or `single`.
-        options: those of `gleaner.Method`, such as `momentum=0.9`, `values="bf16"` or `on_nonfinite="skip"`.
+        options: those of `gleaner.Method`, such as `momentum_correction=0.9`, `values="bf16"` or `on_nonfinite="skip"`.
 
     Returns:
         The hook's state, with `state_dict` and `load_state_dict` for checkpoints.
