@@ -246,28 +246,33 @@ fn a_calibration_is_measured_and_planned_with() {
     assert_eq!(picture.matches("measured\n").count(), 1, "one legend for both panels");
     assert!(picture.contains("time of a selection, ms") && picture.contains("time of an exchange, ms"));
     // The fits are least squares of what was measured: their errors are those that are stored.
-    for (fit, part) in [("select", "select"), ("exchange", "exchange"), ("dense", "dense")] {
+    for (fit, part) in
+        [("select", "seconds_select"), ("exchange", "seconds_exchange"), ("dense", "seconds_dense")]
+    {
         let number = |name: &str| stored[fit][name].as_f64().unwrap();
         let errors = stored["samples"].as_array().unwrap().iter().map(|sample| {
             let n = sample["entries"].as_f64().unwrap();
-            ((number("fixed") + number("per_entry") * n) / sample[part].as_f64().unwrap() - 1.0).abs()
+            let fitted = number("seconds_fixed") + number("seconds_per_entry") * n;
+            (fitted / sample[part].as_f64().unwrap() - 1.0).abs()
         });
         close(&stored[fit]["most"], errors.fold(0.0, f64::max));
-        assert!(number("fixed") >= 0.0 && number("per_entry") >= 0.0 && number("rms") <= number("most"));
+        assert!(number("seconds_fixed") >= 0.0 && number("seconds_per_entry") >= 0.0);
+        assert!(number("rms") <= number("most"));
     }
     // All layers at once cost what the lines say of all entries.
     let wanted =
         "merge-plan --model vgg16 --backward 180ms --method topka --density 0.02 --calibration c.json";
     let plan = json(at, &format!("{wanted} --workers 2"));
     let line = |fit: &str| {
-        stored[fit]["fixed"].as_f64().unwrap() + stored[fit]["per_entry"].as_f64().unwrap() * 14_728_266.0
+        let number = |name: &str| stored[fit][name].as_f64().unwrap();
+        number("seconds_fixed") + number("seconds_per_entry") * 14_728_266.0
     };
     close(&strategy(&plan, "single")["seconds_iteration"], 0.27 + line("select") + line("exchange"));
-    let rate = stored["bytes_per_second"].as_f64().unwrap() * 8e-6;
+    let rate = stored["bandwidth_bytes_per_second"].as_f64().unwrap() * 8e-6;
     text(at, &format!("{wanted} --bandwidth {rate:.0}mbit"));
     let network = refused(at, &format!("{wanted} --bandwidth {:.0}mbit", 2.0 * rate));
     assert!(network.contains("c.json is of another network") && network.contains("mbit/s"), "{network}");
-    let latency = stored["latency"].as_f64().unwrap() * 1e6;
+    let latency = stored["seconds_latency"].as_f64().unwrap() * 1e6;
     text(at, &format!("{wanted} --bandwidth {rate:.0}mbit --latency {:.3}us", 1.5 * latency));
     for factor in [0.4, 2.5] {
         let far = refused(at, &format!("{wanted} --latency {:.3}us", factor * latency));
@@ -293,10 +298,12 @@ fn a_calibration_is_measured_and_planned_with() {
     };
     let machine = changed(&["machine", "processor"], json!("Z80"));
     assert!(machine.contains("another machine") && machine.contains("cores of Z80"), "{machine}");
-    assert!(changed(&["version"], json!(1)).contains("it has version 1"));
-    assert!(changed(&["latency"], json!(1e20)).contains("a cost in it is 100000000000000000000 s"));
-    assert!(changed(&["bytes_per_second"], json!(0.0)).contains("its links carry 0 bytes in a second"));
-    assert!(changed(&["exchange", "fixed"], json!(-1.0)).contains("a cost in it is -1 s"));
+    assert!(changed(&["version"], json!(2)).contains("it has version 2"));
+    assert!(changed(&["seconds_latency"], json!(1e20)).contains("a cost in it is 100000000000000000000 s"));
+    assert!(
+        changed(&["bandwidth_bytes_per_second"], json!(0.0)).contains("its links carry 0 bytes in a second")
+    );
+    assert!(changed(&["exchange", "seconds_fixed"], json!(-1.0)).contains("a cost in it is -1 s"));
     assert!(changed(&["exchange"], json!(null)).contains("no calibration"));
     assert!(
         refused(at, "merge-plan --model vgg16 --backward 1s --calibration none.json").contains("none.json")
@@ -317,8 +324,8 @@ fn each_transport_has_costs_of_its_own_that_every_prediction_takes() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let stored: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(stored["transport"], transport);
-        let rate = (stored["bytes_per_second"].as_f64().unwrap() * 8.0 / 1e5).round() * 100.0;
-        let latency = stored["latency"].as_f64().unwrap() * 1e9;
+        let rate = (stored["bandwidth_bytes_per_second"].as_f64().unwrap() * 8.0 / 1e5).round() * 100.0;
+        let latency = stored["seconds_latency"].as_f64().unwrap() * 1e9;
         let given = format!("--latency {latency:.0}ns");
         for (command, option) in [
             ("plan --compare --workers 8 --params 100_000 --json", "--bandwidth"),

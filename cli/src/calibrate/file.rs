@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::report::CommandError;
 
 /// The version of the format that this program writes.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Two rates that differ by less than this share are of one network: headers take some of what a link carries.
 const SAME_RATE: f64 = 0.25;
@@ -26,8 +26,10 @@ const SAME_LATENCY: f64 = 2.0;
 #[serde(deny_unknown_fields)]
 pub struct Fit {
     /// What any group costs, in seconds.
+    #[serde(rename = "seconds_fixed")]
     pub fixed: f64,
     /// What each entry of the gradient costs besides, in seconds.
+    #[serde(rename = "seconds_per_entry")]
     pub per_entry: f64,
     /// The root of the mean square of the relative errors.
     pub rms: f64,
@@ -40,12 +42,16 @@ pub struct Fit {
 #[serde(deny_unknown_fields)]
 pub struct Sample {
     pub entries: usize,
+    #[serde(rename = "seconds_select")]
     pub select: f64,
     /// From when the exchange begins until the update is there.
+    #[serde(rename = "seconds_exchange")]
     pub exchange: f64,
     /// The exchange of all entries, over a ring.
+    #[serde(rename = "seconds_dense")]
     pub dense: f64,
     /// What the cost model forecasts for selection and exchange together.
+    #[serde(rename = "seconds_forecast")]
     pub forecast: f64,
 }
 
@@ -61,8 +67,10 @@ pub struct Calibration {
     /// What carried the links: tcp, quic or verbs.
     pub transport: String,
     /// How long a round of small messages takes, in seconds: by the probe.
+    #[serde(rename = "seconds_latency")]
     pub latency: f64,
     /// What a worker receives in a second while it sends as much: by the probe.
+    #[serde(rename = "bandwidth_bytes_per_second")]
     pub bytes_per_second: f64,
     /// a + γ n: to select.
     pub select: Fit,
