@@ -53,12 +53,14 @@ const ALONE: &str = "a job of one worker exchanges nothing that could be measure
 pub fn run(calibrate: &Calibrate) -> Result<ExitCode, CommandError> {
     let method = calibrate.choice.method()?;
     if method.is_auto() {
-        return Err("a calibration is of one method, and auto would choose one for each size; name a method by --method".into());
+        return Err(report::refused(
+            "a calibration is of one method, and auto would choose one for each size; name a method by --method",
+        ));
     }
     let files = || calibrate.out.iter().chain(&calibrate.svg);
     if !Config::is_worker() {
         if calibrate.workers < 2 {
-            return Err(ALONE.into());
+            return Err(report::refused(ALONE));
         }
         // Before it takes long to find out.
         measure::check(&method, calibrate.workers)?;

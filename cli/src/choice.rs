@@ -216,17 +216,19 @@ impl Choice {
         mut of: impl FnMut(&str, Method) -> Result<R, CommandError>,
     ) -> Result<(Vec<R>, Vec<Refusal>), CommandError> {
         let (mut found, mut refused) = (Vec::new(), Vec::new());
+        let mut first: Option<CommandError> = None;
         for (name, method) in self.methods() {
             match method.map_err(CommandError::from).and_then(|method| of(&name, method)) {
                 Ok(one) => found.push(one),
                 Err(reason) if self.is_all() => {
                     refused.push(Refusal { method: name, reason: reason.to_string() });
+                    first = first.or(Some(reason));
                 }
                 Err(reason) => return Err(reason),
             }
         }
-        match refused.first() {
-            Some(first) if found.is_empty() => Err(first.reason.clone().into()),
+        match first {
+            Some(first) if found.is_empty() => Err(first),
             _ => Ok((found, refused)),
         }
     }

@@ -7,6 +7,7 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::select::Simd;
 use gleaner_runtime::report::{self, say, say_panics};
 
+use crate::report::exit_code;
 #[cfg(feature = "train")]
 use crate::train;
 use crate::{bench, calibrate, choice, launch, merge_plan, plan, reduce, regress, select, simulate, testbed};
@@ -57,7 +58,7 @@ pub fn main_with(own: impl IntoIterator<Item = Method>) -> ExitCode {
     };
     let code = done.unwrap_or_else(|error| {
         say(format_args!("gleaner: {error}"));
-        ExitCode::FAILURE
+        ExitCode::from(exit_code(&error))
     });
     report::finish();
     code

@@ -14,6 +14,7 @@ use gleaner_runtime::{Congestion, Preference, Sockets, TransportChoice, VerbsDev
 use gleaner_units as units;
 
 use crate::crew;
+use crate::report::launch_code;
 use crate::roles::Servers;
 
 const EXAMPLES: &str = "\
@@ -120,7 +121,7 @@ pub fn run(launch: Launch) -> ExitCode {
         Ok(Outcome { exit_code: 0, .. }) => {}
         Ok(_) => say("gleaner launch: interrupted; all workers have ended"),
     }
-    let exit_code = outcome.as_ref().map_or(1, |outcome| outcome.exit_code);
+    let exit_code = outcome.as_ref().map_or_else(launch_code, |outcome| outcome.exit_code);
     if json {
         let failure = outcome.as_ref().ok().and_then(|outcome| outcome.failure.as_ref());
         let error = outcome.as_ref().err().map(ToString::to_string);

@@ -107,9 +107,9 @@ fn plan(arguments: &MergePlan) -> Result<String, CommandError> {
     let n = layers.entries();
     if let Some(path) = &arguments.calibration {
         if choice.is_auto() {
-            return Err(
-                "a calibration is of one method, and auto would choose one; name the method that was calibrated by --method".into()
-            );
+            return Err(report::refused(
+                "a calibration is of one method, and auto would choose one; name the method that was calibrated by --method",
+            ));
         }
         let calibration = Calibration::read(path)?;
         let network = (arguments.bandwidth, arguments.latency);
@@ -124,7 +124,7 @@ fn plan(arguments: &MergePlan) -> Result<String, CommandError> {
     let rate = arguments.bandwidth.map_or_else(|| units::rate(RATE), Ok)?;
     choice::k(&choice, workers, n)?;
     let network = Network { latency, bytes_per_second: rate.bytes_per_second() };
-    let model = Model::new(network, arguments.speed, &choice, n)?;
+    let model = Model::new(network, arguments.speed, &choice, n).map_err(report::refused)?;
     let candidates = match choice.is_auto() {
         true => choice.candidates(workers, n)?,
         false => vec![choice],

@@ -107,13 +107,14 @@ fn text(arguments: Plan) -> Result<String, CommandError> {
     let arguments = &arguments.measured()?;
     let mut method = arguments.choice.method()?;
     if arguments.speedup {
-        let table = Speedup::new(&method, arguments.workers, arguments.latency, arguments.speed)?;
+        let table = Speedup::new(&method, arguments.workers, arguments.latency, arguments.speed)
+            .map_err(report::refused)?;
         let text = if arguments.json { report::json(&table) } else { table.text() };
         return drawn(arguments, text, || Ok(table.svg()?));
     }
     let (workers, n) = (arguments.workers, arguments.params.unwrap_or(0));
     if n == 0 {
-        return Err("there are 0 parameters; expected at least one".into());
+        return Err(report::refused("there are 0 parameters; expected at least one"));
     }
     let mut resolved = String::new();
     if arguments.compare || method.is_auto() {
@@ -123,7 +124,8 @@ fn text(arguments: Plan) -> Result<String, CommandError> {
         // A job's `auto` takes none of the program's own.
         let methods: Vec<Method> =
             if arguments.compare { choice::all().collect() } else { Method::all().collect() };
-        let comparison = Comparison::new(choice, methods, (workers, n), network, arguments.speed)?;
+        let comparison = Comparison::new(choice, methods, (workers, n), network, arguments.speed)
+            .map_err(report::refused)?;
         if arguments.compare {
             let text = if arguments.json { comparison.json() } else { comparison.table() };
             return drawn(arguments, text, || Ok(comparison.svg()?));
@@ -132,13 +134,13 @@ fn text(arguments: Plan) -> Result<String, CommandError> {
         resolved = format!("auto takes {}\n", comparison.best());
     }
     if let Some(rank) = arguments.rank.filter(|&r| r >= workers) {
-        return Err(format!("there is no rank {rank}; choose one from 0 to {}", workers - 1).into());
+        let reason = format!("there is no rank {rank}; choose one from 0 to {}", workers - 1);
+        return Err(report::refused(reason));
     }
     if arguments.svg.is_some() && !arguments.compare && workers > MOST_RANKS {
-        return Err(format!(
+        return Err(report::refused(format!(
             "{workers} ranks cannot be drawn legibly; expected at most {MOST_RANKS} with --svg"
-        )
-        .into());
+        )));
     }
     let k = choice::k(&method, workers, n)?;
     limit(&method, workers, n)?;
@@ -189,14 +191,13 @@ fn drawn(
 fn limit(method: &Method, workers: u32, n: usize) -> Result<(), CommandError> {
     let shape = method.shape(workers, n)?;
     let refused = |steps: u64, slots: u64, most: (u64, u64)| {
-        Err(format!(
+        Err(report::refused(format!(
             "{} among {workers} workers has {steps} steps or more and {slots} slots to be checked; at most {} steps and {} slots \
              are: choose fewer workers",
             method.collective().name(),
             most.0,
             most.1
-        )
-        .into())
+        )))
     };
     let (p, blocks) = (u64::from(workers), u64::from(method.collective().blocks(&shape)));
     if p.max(blocks) > MOST_ROTATED.1 {

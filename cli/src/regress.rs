@@ -22,7 +22,7 @@ use summary::{PredictionSummary, Summary};
 
 /// Runs the command, as a worker or as the launcher of workers; gives the exit code.
 pub fn run(arguments: &Regress) -> Result<ExitCode, CommandError> {
-    let settings = arguments.settings()?;
+    let settings = arguments.settings().map_err(report::refused)?;
     if let Some(path) = &arguments.generate {
         generate(arguments, &settings, path)?;
         return Ok(ExitCode::SUCCESS);
@@ -107,12 +107,11 @@ fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<
         report::probe(out)?;
     }
     let Source::File(data) = arguments.source()? else {
-        return Err(RegressError::Setting {
+        return Err(report::refused(RegressError::Setting {
             option: "--data",
             expected: "a LIBSVM file beside --predict".into(),
             found: arguments.data.clone(),
-        }
-        .into());
+        }));
     };
     let began = Instant::now();
     let (model, predicted) = predict(session, model, &data, arguments.features)?;
@@ -130,12 +129,11 @@ fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<
 
 fn generate(arguments: &Regress, settings: &Settings, path: &Path) -> Result<(), CommandError> {
     let Source::Generated { shape, samples: count } = settings.data else {
-        return Err(RegressError::Setting {
+        return Err(report::refused(RegressError::Setting {
             option: "--data",
             expected: "url or webspam beside --generate".into(),
             found: arguments.data.clone(),
-        }
-        .into());
+        }));
     };
     let features = settings.features.unwrap_or(shape.features());
     let display = Display::new();

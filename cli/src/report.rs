@@ -5,11 +5,46 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
+use gleaner_algorithms::collectives::MethodError;
+use gleaner_runtime::launcher::LaunchError;
 use gleaner_runtime::staged::{Staged, StagedError};
 use serde::Serialize;
 
+use crate::choice::ChoiceError;
+
 /// Why a command has no result: a sentence that says what was expected, what was found, and what to do.
 pub type CommandError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Arguments that cannot be, for what they say and not for what a file, a machine or a job has.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(String);
+
+/// An error of the arguments, which ends the command with the exit code of those that the parser refuses.
+pub fn refused(reason: impl ToString) -> CommandError {
+    Refused(reason.to_string()).into()
+}
+
+/// What a command ends with where its arguments are refused; the parser of arguments has the same.
+const OF_ARGUMENTS: u8 = 2;
+
+/// The exit code of a command that ends with this error.
+pub fn exit_code(error: &CommandError) -> u8 {
+    if let Some(error) = error.downcast_ref() {
+        return launch_code(error);
+    }
+    let is_refused = error.is::<Refused>() || error.is::<ChoiceError>() || error.is::<MethodError>();
+    if is_refused { OF_ARGUMENTS } else { 1 }
+}
+
+/// The exit code where a job is not started.
+pub fn launch_code(error: &LaunchError) -> u8 {
+    use LaunchError::{NoWorkers, Program, Rendezvous, Servers, Variable};
+    match error {
+        Program { .. } | NoWorkers | Servers { .. } | Variable { .. } | Rendezvous { .. } => OF_ARGUMENTS,
+        _ => 1,
+    }
+}
 
 /// Writes a report to the standard output. A reader that has seen enough, such as `head`, is no error.
 pub fn print(report: &str) -> Result<(), CommandError> {

@@ -69,7 +69,7 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
         report::probe(path)?;
     }
     // Before the gradients are read, which takes longer.
-    let named = named(arguments)?;
+    let named = named(arguments).map_err(report::refused)?;
     let files = open_gradients(&arguments.gradients)?;
     let n = files[0].len;
     if n >= u32::MAX as usize {
@@ -83,11 +83,10 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
         lengths => Layers::of(lengths.iter().copied()),
     };
     if layers.entries() != n {
-        return Err(format!(
+        return Err(report::refused(format!(
             "--layers has {} entries, but the gradients have {n}; expected the lengths of all their layers",
             layers.entries()
-        )
-        .into());
+        )));
     }
     let read = |(rank, file): (u32, &Vector)| file.values().map_err(|error| of_rank(rank, error));
     let gradients = (0..).zip(&files).map(read).collect::<Result<Vec<_>, _>>()?;

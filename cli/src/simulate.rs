@@ -304,13 +304,12 @@ impl Simulate {
         };
         let lossy = network.links.iter().map(|link| link.loss).fold(0.0, f64::max);
         if lossy > MOST_LOSS {
-            return Err(format!(
+            return Err(report::refused(format!(
                 "a link that loses {lossy} of its packets carries no job; expected at most {MOST_LOSS}"
-            )
-            .into());
+            )));
         }
         network.seed = self.seed;
-        expect_ranks(&self.slow, network.hosts.len())?;
+        expect_ranks(&self.slow, network.hosts.len()).map_err(report::refused)?;
         for &(rank, factor) in &self.slow {
             network.hosts[rank as usize].slow = factor;
         }
@@ -350,24 +349,22 @@ impl Simulate {
                     let here = thread::available_parallelism().map_or(1, NonZero::get) as u32;
                     Ok(Workload::Profiled { steps, at_once: network.at_once().min(here) })
                 }
-                entries => Err(format!(
+                entries => Err(report::refused(format!(
                     "{workers} workers with {n} entries have {entries} together; expected at most {} workers and {} entries with \
                      --workload profiled",
                     profiled::MOST_WORKERS,
                     profiled::MOST_ENTRIES
-                )
-                .into()),
+                ))),
             },
             (_, Some(scale)) => Ok(Workload::Executed { scale, steps }),
             (Way::Auto, None) => Ok(lengths()),
-            (Way::Executed, None) => Err(format!(
+            (Way::Executed, None) => Err(report::refused(format!(
                 "{workers} workers with {n} entries are too many to execute; expected at most {} workers, or {} whose {n} \
                  entries are fewer than {} together: leave --workload out",
                 executed::MOST_SAMPLED,
                 executed::MOST_WORKERS,
                 executed::MOST_ENTRIES
-            )
-            .into()),
+            ))),
         }
     }
 }
@@ -377,22 +374,22 @@ fn predict(simulate: &Simulate) -> Result<String, CommandError> {
         return Err("expected --workers and --params".into());
     };
     if n == 0 {
-        return Err("there are 0 parameters; expected at least one".into());
+        return Err(report::refused("there are 0 parameters; expected at least one"));
     }
     let machine = machine(simulate.machine.as_deref())?;
     let network = simulate.network(workers)?;
     let methods = simulate.choice.methods().len();
     if simulate.svg.is_some() && (methods > 1 || workers > picture::MOST_WORKERS) {
-        return Err(format!(
+        return Err(report::refused(format!(
             "{methods} methods and {workers} workers cannot be drawn legibly; expected one method and at most {} workers with --svg",
             picture::MOST_WORKERS
-        )
-        .into());
+        )));
     }
     let (mut rows, refused) = simulate.each(|method| {
         let workload = simulate.workload(&method, &network, n, Steps::default())?;
         let (traces, network) =
-            simulation::traces_on(&network, &method, (workers, n), workload, &bench_gradient)?;
+            simulation::traces_on(&network, &method, (workers, n), workload, &bench_gradient)
+                .map_err(report::refused)?;
         let replayed = simulation::calibration::median(&traces, &machine, &network, simulate.svg.is_some());
         if let Some(path) = &simulate.svg {
             report::save(path, &picture::svg(&method.label(), &replayed, &network)?)?;

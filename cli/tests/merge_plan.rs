@@ -345,6 +345,8 @@ fn each_transport_has_costs_of_its_own_that_every_prediction_takes() {
 #[test]
 fn what_cannot_be_calibrated_gets_a_sentence() {
     let folder = TempDir::new().unwrap();
+    let output = gleaner(folder.path(), "calibrate --workers 1");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(refused(folder.path(), "calibrate --workers 1").contains("at least two"));
     assert!(refused(folder.path(), "calibrate --method auto").contains("name a method"));
     assert!(

@@ -29,8 +29,13 @@ fn refused(arguments: &str) -> String {
 
 fn refused_in(folder: &Path, arguments: &str) -> String {
     let output = simulate(folder, arguments);
-    assert!(!output.status.success() && output.stdout.is_empty(), "{arguments}");
-    String::from_utf8(output.stderr).unwrap()
+    let sentence = String::from_utf8(output.stderr).unwrap();
+    // What is wrong is in a file, or in the arguments.
+    let of_files = ["cannot be read", "no speeds", "no measurement", "has no times"];
+    let code = if of_files.iter().any(|words| sentence.contains(words)) { 1 } else { 2 };
+    assert_eq!(output.status.code(), Some(code), "{arguments}: {sentence}");
+    assert!(output.stdout.is_empty(), "{arguments}");
+    sentence
 }
 
 #[test]

@@ -8,7 +8,7 @@ use clap::builder::PossibleValuesParser;
 use gleaner_algorithms::merging::{Layer, MODELS, ModelTensors, Pass};
 use serde::{Deserialize, Serialize};
 
-use crate::report::CommandError;
+use crate::report::{self, CommandError};
 
 /// The names of models that `--model` takes.
 pub fn known() -> PossibleValuesParser {
@@ -81,7 +81,7 @@ impl Layers {
         if let (true, Some(_), Some(path)) = (timed, backward, path) {
             let twice =
                 "has the times of the layers, and --backward gives another one; leave one of them out";
-            return Err(format!("{} {twice}", path.display()).into());
+            return Err(report::refused(format!("{} {twice}", path.display())));
         }
         if let (false, Some(backward)) = (timed, backward) {
             let each = backward.as_secs_f64() / list.len().max(1) as f64;
@@ -91,7 +91,7 @@ impl Layers {
         for NamedLayer { name, entries, seconds } in &list {
             let backward = seconds.ok_or_else(|| {
                 let advice = "measure how long each layer's gradient takes, or give the whole backward pass by --backward";
-                format!("layer '{name}' has no time; {advice}")
+                report::refused(format!("layer '{name}' has no time; {advice}"))
             })?;
             if !backward.is_finite() || backward < 0.0 {
                 let expected = "expected a finite time of at least 0: measure it again";

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{Simulate, Way, bench_gradient, times};
 use crate::choice;
 use crate::crew::bar;
-use crate::report::{CommandError, json, ms, save, table};
+use crate::report::{CommandError, json, ms, refused, save, table};
 
 /// Predictions are meant to be that near.
 const NEAR: f64 = 0.15;
@@ -54,9 +54,9 @@ struct Comparison {
 /// Compares, after fitting if that is asked for.
 pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     if (simulate.turns > 1 || simulate.times.is_some()) && !matches!(simulate.workload, Way::Profiled) {
-        return Err(
-            "--turns and --times are for what is timed; leave them out, or say --workload profiled".into()
-        );
+        return Err(refused(
+            "--turns and --times are for what is timed; leave them out, or say --workload profiled",
+        ));
     }
     let mut prepared = Vec::new();
     for path in &simulate.against {

@@ -42,7 +42,8 @@ impl Simulated {
         let cost = |size: usize| {
             let workload = simulate.workload(method, network, size, Steps::default())?;
             let (traces, network) =
-                simulation::traces_on(network, method, (workers, size), workload, &bench_gradient)?;
+                simulation::traces_on(network, method, (workers, size), workload, &bench_gradient)
+                    .map_err(report::refused)?;
             let replayed = calibration::median(&traces, machine, &network, false);
             let slowest = replayed.slowest();
             Ok((size, GroupCost { select: slowest.select, exchange: slowest.seconds - slowest.select }))

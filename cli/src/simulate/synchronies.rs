@@ -47,11 +47,13 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
         return Err("expected --workers and --synchrony".into());
     };
     let Some(pass) = simulate.compute.map(|pass| pass.as_secs_f64()).filter(|pass| *pass > 0.0) else {
-        return Err("expected --compute, which says what the passes take, beside --synchrony".into());
+        return Err(report::refused(
+            "expected --compute, which says what the passes take, beside --synchrony",
+        ));
     };
     let layers = simulate.given_layers()?;
     let mut passes = vec![pass; workers as usize];
-    expect_ranks(&simulate.slow, passes.len())?;
+    expect_ranks(&simulate.slow, passes.len()).map_err(report::refused)?;
     for &(rank, factor) in &simulate.slow {
         passes[rank as usize] *= factor;
     }
@@ -65,7 +67,7 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
         seed: simulate.seed,
     };
     let mut rows = Vec::new();
-    for synchrony in chosen(names)? {
+    for synchrony in chosen(names).map_err(report::refused)? {
         let course = served(&job, &*synchrony)?;
         rows.push(row(synchrony.name(), course, simulate.batch));
     }

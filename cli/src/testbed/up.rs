@@ -10,11 +10,11 @@ use clap::Args;
 use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::Interrupt;
 use gleaner_testbed::network::{Changes, NAME, Network, NetworkError};
-use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology, TopologyError};
+use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology};
 use gleaner_units::{self as units, Rate};
 use serde_json::json;
 
-use crate::report::{CommandError, json};
+use crate::report::{CommandError, json, refused};
 
 /// Make an emulated network of hosts on this machine
 ///
@@ -71,9 +71,9 @@ pub struct Up {
 }
 
 impl Up {
-    fn topology(&self) -> Result<Topology, TopologyError> {
+    fn topology(&self) -> Result<Topology, CommandError> {
         if let Some(path) = &self.topology {
-            return Topology::read(path);
+            return Ok(Topology::read(path)?);
         }
         let shape = Shape {
             rate: self.bandwidth,
@@ -82,7 +82,7 @@ impl Up {
             loss: self.loss.unwrap_or_default(),
         };
         let subnet = self.subnet.unwrap_or_default();
-        Topology::uniform(self.hosts.unwrap_or_default(), subnet, Link::both(shape))
+        Topology::uniform(self.hosts.unwrap_or_default(), subnet, Link::both(shape)).map_err(refused)
     }
 }
 

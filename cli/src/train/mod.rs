@@ -32,20 +32,21 @@ use gleaner_units as units;
 
 pub use arguments::TrainArgs;
 
+use error::TrainError;
 use summary::Summary;
 
 /// Trains, as a worker or as the launcher of workers; gives the exit code.
 pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
-    let settings = args.settings()?;
+    let settings = args.settings().map_err(report::refused)?;
     if !Config::is_worker() {
-        before::expect_start(&settings)?;
+        before::expect_start(&settings).map_err(of_run)?;
     }
     let (processes, roles) = (args.servers.processes(args.workers), args.servers.roles());
     if let Some(code) = crew::assemble(processes, roles, "train", args.timeout)? {
         return Ok(code);
     }
     let display = Display::new();
-    let (code, summary) = worker::worker(args, |progress| display.show(&progress))?;
+    let (code, summary) = worker::worker(args, |progress| display.show(&progress)).map_err(of_run)?;
     drop(display);
     if let Some(summary) = summary {
         let text = if args.json { report::json(&summary) } else { table(&summary) };
@@ -58,6 +59,16 @@ pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
         summary.converged()?;
     }
     Ok(code)
+}
+
+/// What ends a run: what is found of its arguments once the workers or the servers are known is said as any other of them.
+fn of_run(error: TrainError) -> CommandError {
+    match error {
+        TrainError::Setting { .. } | TrainError::Balance { .. } | TrainError::Slow(_) => {
+            report::refused(error)
+        }
+        other => other.into(),
+    }
 }
 
 /// The trace, or where the file is to be a picture, a step of it.
