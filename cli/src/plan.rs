@@ -14,7 +14,7 @@ use gleaner_algorithms::forecast::Speed;
 use gleaner_algorithms::schedule::{self, Cost, Fault, Program, Proof};
 use gleaner_algorithms::{Method, Rank};
 use gleaner_units::{self as units, Rate, grouped};
-use serde_json::json;
+use serde::Serialize;
 
 use crate::calibrate::file::Calibration;
 use crate::choice::{self, Choice};
@@ -258,14 +258,36 @@ fn costs(arguments: &Plan, (method, n): (&Method, usize), cost: Cost) -> String 
     describe::costs(&ours, &("dense ring", ring, time(&ring)), &link)
 }
 
-/// What is reported of one method as JSON.
+/// What is reported of one method; the names are those of the JSON object.
+#[derive(Serialize)]
+struct Planned {
+    method: &'static str,
+    workers: u32,
+    params: usize,
+    k: usize,
+    blocks: usize,
+    rounds: u64,
+    messages: u64,
+    words_received: u64,
+    words_critical: u64,
+    checked: bool,
+    seconds: f64,
+}
+
 fn as_json(arguments: &Plan, (method, n): (&Method, usize), k: usize, blocks: usize, cost: &Cost) -> String {
-    let seconds = cost.time(arguments.latency, arguments.bandwidth.bytes_per_second()).as_secs_f64();
-    report::json(&json!({
-        "method": method.collective().name(), "workers": arguments.workers, "params": n, "k": k, "blocks": blocks,
-        "rounds": cost.rounds, "messages": cost.messages, "words_received": cost.words_received,
-        "words_critical": cost.words_critical, "checked": true, "seconds": seconds,
-    }))
+    report::json(&Planned {
+        method: method.collective().name(),
+        workers: arguments.workers,
+        params: n,
+        k,
+        blocks,
+        rounds: cost.rounds,
+        messages: cost.messages,
+        words_received: cost.words_received,
+        words_critical: cost.words_critical,
+        checked: true,
+        seconds: cost.time(arguments.latency, arguments.bandwidth.bytes_per_second()).as_secs_f64(),
+    })
 }
 
 #[cfg(test)]

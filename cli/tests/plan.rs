@@ -296,6 +296,9 @@ fn a_comparison_is_printed_and_drawn() {
     for label in ["spardl", "ring", "gtopk", "4096", "workers, P"] {
         assert!(svg.contains(label), "{label}");
     }
+    // In the order of the book's page.
+    let object = self::text("--compare --workers 6 --params 1000 --json");
+    assert!(object.starts_with("{\"workers\":6,\"params\":1000,\"seconds_latency\":"), "{object}");
     let resolved = self::text("--method auto --workers 6 --params 269_722");
     assert!(resolved.starts_with("auto takes spardl"), "{resolved}");
     assert!(refused("--compare --workers 6 --params 10 --speed merge=fast", 2).contains("merge=12"));

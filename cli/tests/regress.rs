@@ -156,6 +156,14 @@ fn coordinate_descent_falls_to_the_same_minimum_for_any_number_of_workers() {
     assert!((alone - together).abs() < 1e-6, "{alone} {together}");
 }
 
+/// The book's page has them in this order.
+#[test]
+fn fields_of_epochs_are_in_their_order() {
+    let output = gleaner("regress --data webspam --samples 500 --features 1000 --epochs 1 --json", &[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\"epochs\":[{\"epoch\":1,\"seconds\":"), "{text}");
+}
+
 /// What is wrong is said by every rank.
 #[test]
 fn bad_input_is_refused_in_a_sentence_on_every_rank() {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::forecast::{Forecast, Model, Network, PARTS, Speed};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::{HIGH, WIDTH};
-use crate::choice::stated;
+use crate::choice::{Stated, stated};
 use crate::report::{self, counted, ms};
 use gleaner_charts::{Axis, DrawError, Key, Line, Lines, Look, Page};
 use gleaner_units::{self as units, Rate, grouped};
@@ -69,6 +69,37 @@ pub struct Comparison {
     ranking: Vec<Forecast>,
 }
 
+/// A ranking; the names are those of the JSON object.
+#[derive(Serialize)]
+struct Ranking {
+    workers: u32,
+    params: usize,
+    seconds_latency: f64,
+    bandwidth_bytes_per_second: f64,
+    speed: String,
+    overlap: f64,
+    bytes_per_entry: f64,
+    methods: Vec<Row>,
+}
+
+/// A method in it.
+#[derive(Serialize)]
+struct Row {
+    method: &'static str,
+    options: Stated,
+    rounds: u64,
+    messages: u64,
+    words_critical: u64,
+    bytes_per_step: u64,
+    seconds: f64,
+    seconds_select: f64,
+    seconds_exchange: f64,
+    seconds_merge: f64,
+    /// The least and the most.
+    entries_per_step: (u64, u64),
+    ratio: f64,
+}
+
 /// The times of an all-reduce by numbers of workers.
 type Curve = (String, Vec<(f64, f64)>);
 
@@ -100,21 +131,31 @@ impl Comparison {
     }
 
     pub fn json(&self) -> String {
-        let method = |f: &Forecast| {
-            json!({
-                "method": f.method.collective().name(), "options": stated(&f.method), "rounds": f.rounds,
-                "messages": f.messages, "words_critical": f.words, "bytes_per_step": f.bytes_received,
-                "seconds": f.seconds, "seconds_select": f.select, "seconds_exchange": f.exchange,
-                "seconds_merge": f.merge, "entries_per_step": f.delivered, "ratio": self.ratio(f),
-            })
+        let method = |f: &Forecast| Row {
+            method: f.method.collective().name(),
+            options: stated(&f.method),
+            rounds: f.rounds,
+            messages: f.messages,
+            words_critical: f.words,
+            bytes_per_step: f.bytes_received,
+            seconds: f.seconds,
+            seconds_select: f.select,
+            seconds_exchange: f.exchange,
+            seconds_merge: f.merge,
+            entries_per_step: f.delivered,
+            ratio: self.ratio(f),
         };
-        let methods: Vec<Value> = self.ranking.iter().map(method).collect();
         let Model { network, speed, overlap, bytes_per_entry } = &self.model;
-        report::json(&json!({
-            "workers": self.workers, "params": self.n, "seconds_latency": network.latency.as_secs_f64(),
-            "bandwidth_bytes_per_second": network.bytes_per_second, "speed": speed.to_string(),
-            "overlap": overlap, "bytes_per_entry": bytes_per_entry, "methods": methods,
-        }))
+        report::json(&Ranking {
+            workers: self.workers,
+            params: self.n,
+            seconds_latency: network.latency.as_secs_f64(),
+            bandwidth_bytes_per_second: network.bytes_per_second,
+            speed: speed.to_string(),
+            overlap: *overlap,
+            bytes_per_entry: *bytes_per_entry,
+            methods: self.ranking.iter().map(method).collect(),
+        })
     }
 
     pub fn table(&self) -> String {

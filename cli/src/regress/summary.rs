@@ -8,7 +8,6 @@ use gleaner_regress::settings::{Algorithm, Settings};
 use gleaner_regress::{Epoch, Trained};
 use gleaner_units::{bytes, grouped};
 use serde::{Serialize, Serializer};
-use serde_json::json;
 
 use crate::bench::AutoReport;
 use crate::report::{counted, table};
@@ -63,14 +62,28 @@ impl HeldOut {
     }
 }
 
+/// An epoch; the names are those of the JSON object.
+#[derive(Serialize)]
+struct OfEpoch {
+    epoch: u64,
+    seconds: f64,
+    seconds_communication: f64,
+    bytes_received: u64,
+    training_loss: Option<f64>,
+    objective: Option<f64>,
+    #[serde(flatten)]
+    held_out: HeldOut,
+}
+
 fn each<S: Serializer>(epochs: &[Epoch], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(epochs.iter().map(|epoch| {
-        let HeldOut { held_out_loss, accuracy, auc } = HeldOut::of(epoch.held_out);
-        json!({
-            "epoch": epoch.epoch, "seconds": epoch.seconds, "seconds_communication": epoch.communication_seconds,
-            "bytes_received": epoch.bytes_received, "training_loss": epoch.training_loss,
-            "objective": epoch.objective, "held_out_loss": held_out_loss, "accuracy": accuracy, "auc": auc,
-        })
+    serializer.collect_seq(epochs.iter().map(|epoch| OfEpoch {
+        epoch: epoch.epoch,
+        seconds: epoch.seconds,
+        seconds_communication: epoch.communication_seconds,
+        bytes_received: epoch.bytes_received,
+        training_loss: epoch.training_loss,
+        objective: epoch.objective,
+        held_out: HeldOut::of(epoch.held_out),
     }))
 }
 
