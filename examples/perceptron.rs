@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::create_dir_all(folder)?;
         if let Some(step) = session.newest_common(&steps_in(folder, session.rank()))? {
             let values = &mut [("output", &mut model.output[..]), ("hidden", &mut model.hidden[..])];
-            gradients.load_with(file(folder, step, session.rank()), values)?;
+            gradients.load_with(file(folder, step, session.rank()), values, &[])?;
         }
     }
     let first = gradients.step();
@@ -104,7 +104,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         update.add_to("hidden", &mut model.hidden, -RATE)?;
         if let Some(folder) = folder.as_ref().filter(|_| (step + 1) % 500 == 0) {
             let values = [("output", &model.output[..]), ("hidden", &model.hidden[..])];
-            gradients.save_with(file(folder, step + 1, session.rank()), &values)?;
+            gradients.save_with(file(folder, step + 1, session.rank()), &values, &[])?;
             // What every rank has two newer ones of is not needed any more.
             fs::remove_file(file(folder, (step + 1).saturating_sub(1000), session.rank())).ok();
         }

@@ -1,5 +1,7 @@
 //! Residuals, algorithm state and step as a safetensors file.
 
+mod own;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Display};
 use std::io::Write;
@@ -11,7 +13,6 @@ use gleaner_algorithms::schedule::Memory;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::checksum;
-use crate::report;
 use crate::staged::{self, Staged, StagedError};
 
 const FORMAT: &str = "gleaner residual 4";
@@ -22,6 +23,7 @@ const AGREED: &str = "agreed.";
 const OWN: &str = "own.";
 const VALUES: &str = "values.";
 const NUMBERS: &str = "numbers.";
+const WORDS: &str = "words.";
 
 /// A checkpoint that cannot be written or read.
 #[derive(thiserror::Error)]
@@ -39,7 +41,7 @@ pub enum CheckpointError {
     },
     /// Not a whole checkpoint.
     #[error(
-        "{path} is no checkpoint of residuals: {what}; the file is damaged or of another program, so go on from an earlier checkpoint"
+        "{path} is no checkpoint of residuals: {what}; the file is damaged or of another program; remove it, and go on from an earlier checkpoint"
     )]
     Damaged {
         /// Which file.
@@ -53,7 +55,10 @@ pub enum CheckpointError {
     )]
     Lacks(String),
     /// Of another job.
-    #[error("{path} was written for another job: its {what} is {found}, here it is {expected}")]
+    #[error(
+        "{path} was written for another job: its {what} is {found}, here it is {expected}; load what this rank has written in a job with the same \
+         options, or begin anew"
+    )]
     Other {
         /// Which file.
         path: PathBuf,
@@ -113,6 +118,8 @@ pub(crate) struct State {
     /// step to step.
     pub(crate) values: BTreeMap<String, Vec<f32>>,
     pub(crate) numbers: BTreeMap<String, Vec<f64>>,
+    /// What the trainer says of itself, by name.
+    pub(crate) words: BTreeMap<String, String>,
 }
 
 /// What was learnt of a group.
@@ -196,14 +203,7 @@ pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
     let mut staged = Staged::private();
     staged.write(path, |out| out.write_all(&file))?;
     staged.publish()?;
-    // What cannot be removed does no harm.
-    let is_this = |name: &str| path.file_name().is_some_and(|this| this == name);
-    for left in staged::sweep(&staged::folder(path), is_this).unwrap_or_default() {
-        report::say(format_args!(
-            "gleaner: removed {}, which a writer that was killed has left",
-            left.display()
-        ));
-    }
+    staged::sweep(&staged::folder(path), |name| path.file_name().is_some_and(|this| this == name));
     Ok(())
 }
 
@@ -245,6 +245,7 @@ pub(crate) fn write(path: &Path, state: &State) -> Result<Vec<u8>, CheckpointErr
     if !state.weights.is_empty() {
         metadata.insert("weights".to_owned(), serde_json::json!(state.weights).to_string());
     }
+    metadata.extend(state.words.iter().map(|(name, words)| (format!("{WORDS}{name}"), words.clone())));
     checksum::reserve(&mut metadata);
     let damaged = |what: String| CheckpointError::Damaged { path: path.into(), what };
     let mut file = views
@@ -286,6 +287,8 @@ pub(crate) fn read(path: &Path, file: &[u8]) -> Result<State, CheckpointError> {
     let weights =
         metadata.get("weights").map_or(Ok(BTreeMap::new()), |weights| serde_json::from_str(weights));
     let weights = weights.map_err(|error| damaged(format!("its weights cannot be read: {error}")))?;
+    let words = metadata.iter();
+    let words = words.filter_map(|(key, words)| Some((key.strip_prefix(WORDS)?.to_owned(), words.clone())));
     let (step, skipped) = (number("step")?, number("skipped")?);
     let steps = step
         .checked_sub(skipped)
@@ -358,6 +361,7 @@ pub(crate) fn read(path: &Path, file: &[u8]) -> Result<State, CheckpointError> {
         weights,
         values: others,
         numbers: other_numbers,
+        words: words.collect(),
     })
 }
 
@@ -381,6 +385,7 @@ mod tests {
             weights: BTreeMap::from([("a".into(), u64::MAX), ("b.c\"".into(), 0)]),
             values: BTreeMap::from([("truth".into(), vec![1.0, f32::NEG_INFINITY, -0.0])]),
             numbers: BTreeMap::from([("epoch".into(), vec![0.1, 1e300])]),
+            words: BTreeMap::from([("seed".into(), "3".into()), ("".into(), "\"".into())]),
             waiting: BTreeMap::from([("a".into(), moving), ("b.c\"".into(), Waiting::default())]),
             groups: vec![
                 Learnt {

@@ -10,6 +10,8 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::report;
+
 /// What the name of a file beside ends with.
 const ENDING: &str = ".partial";
 
@@ -124,14 +126,25 @@ impl Drop for Staged {
     }
 }
 
-/// Removes what writers that were killed have left beside files of a folder whose name is wanted, and says what it was. Where
+/// Removes what writers that were killed have left beside files of a folder whose name is wanted, and names it on standard error. Where
 /// a file system has no locks, nothing is known to be left, and nothing is removed.
-pub fn sweep(folder: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<PathBuf>> {
+pub fn sweep(folder: &Path, wanted: impl Fn(&str) -> bool) {
+    // What cannot be removed does no harm.
+    for left in swept(folder, &wanted).unwrap_or_default() {
+        report::say(format_args!(
+            "gleaner: removed {}, which a writer that was killed has left",
+            left.display()
+        ));
+    }
+}
+
+/// Removes it, and gives what it was.
+fn swept(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> io::Result<Vec<PathBuf>> {
     let mut swept = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        let is_wanted = name.to_str().and_then(target_of).is_some_and(&wanted);
+        let is_wanted = name.to_str().and_then(target_of).is_some_and(wanted);
         if is_wanted && remove_unless_locked(&entry) {
             swept.push(entry.path());
         }
@@ -234,7 +247,7 @@ mod tests {
         fs::create_dir(path(".a.1111111111111111.partial")).unwrap();
         symlink(path("precious"), path(".a.2222222222222222.partial")).unwrap();
         let before = names(folder.path());
-        assert_eq!(sweep(folder.path(), |target| target == "a").unwrap(), [path(left)]);
+        assert_eq!(swept(folder.path(), &|target| target == "a").unwrap(), [path(left)]);
         let after: Vec<String> = before.into_iter().filter(|name| name != left).collect();
         assert_eq!(names(folder.path()), after);
         living.publish().unwrap();

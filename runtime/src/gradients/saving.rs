@@ -1,5 +1,6 @@
 //! Checkpoints of what gradients have not delivered yet.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -28,18 +29,23 @@ impl Gradients {
     /// # Errors
     /// A file that cannot be written, or a call in the middle of a step.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        self.save_with(path, &[])
+        self.save_with(path, &[], &[])
     }
 
-    /// The same with values of the trainer's own in the same file, by name: the parameters, an optimiser's velocities. So a checkpoint
-    /// never has the parameters of one step and the residuals of another.
+    /// The same with values and words of the trainer's own in the same file, by name: the parameters, an optimiser's velocities; a seed. So a
+    /// checkpoint never has the parameters of one step and the residuals of another.
     ///
     /// # Errors
     /// As [`save`](Self::save).
-    pub fn save_with(&self, path: impl AsRef<Path>, values: &[(&str, &[f32])]) -> Result<(), Error> {
+    pub fn save_with(
+        &self,
+        path: impl AsRef<Path>,
+        values: &[(&str, &[f32])],
+        words: &[(&str, String)],
+    ) -> Result<(), Error> {
         self.between_steps(CheckpointError::MidStep)?;
         let mut state = self.state()?;
-        state.values = values.iter().map(|(name, values)| ((*name).to_owned(), values.to_vec())).collect();
+        state.keep("", values, words);
         Ok(checkpoint::save(path.as_ref(), &state)?)
     }
 
@@ -51,40 +57,31 @@ impl Gradients {
     /// A file that is missing, damaged, or of another rank, world size, method or layout, here or at another rank; files that
     /// do not belong together. Nothing changes then, on any rank.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<(), Error> {
-        self.load_with(path, &mut [])
+        self.load_with(path, &mut [], &[]).map(drop)
     }
 
-    /// The same with the values that [`save_with`](Self::save_with) put into the file, which are copied to these slices, by name.
+    /// The same with the values that [`save_with`](Self::save_with) put into the file, which are copied to these slices, by name. Words that are
+    /// given must be the same in the file. Gives all words of the file.
     ///
     /// # Errors
-    /// As [`load`](Self::load); a name that the file does not have, or with another number of values.
+    /// As [`load`](Self::load); a name that the file does not have, with another number of values, or with other words.
     pub fn load_with(
         &mut self,
         path: impl AsRef<Path>,
         values: &mut [(&str, &mut [f32])],
-    ) -> Result<(), Error> {
+        words: &[(&str, String)],
+    ) -> Result<BTreeMap<String, String>, Error> {
         let path = path.as_ref();
         let (rank, workers) = (self.session.rank.0, self.session.workers);
         let own = self.between_steps(CheckpointError::MidStep).and_then(|()| {
-            let state = self.read(path, rank, workers)?;
-            for (name, values) in values.iter() {
-                let found = state.values.get(*name).map(Vec::len);
-                state.expect(
-                    path,
-                    &format!("length of '{name}'"),
-                    Found(found),
-                    Found(Some(values.len())),
-                )?;
-            }
+            let state = self.read(path, rank, workers, words)?;
+            state.expect_values(path, "", values)?;
             Ok(state)
         });
-        let mut state = together(&self.session, own, workers)?;
-        let own = std::mem::take(&mut state.values);
-        self.take_over(path, state)?;
-        for (name, values) in values.iter_mut() {
-            own.get(*name).into_iter().for_each(|own| values.copy_from_slice(own));
-        }
-        Ok(())
+        let state = together(&self.session, own, workers)?;
+        self.take_over(path, &state)?;
+        state.give_back("", values);
+        Ok(state.words)
     }
 
     /// Goes on from what all ranks of a job saved in one step, also if there were more of them or fewer: the files are given
@@ -99,7 +96,7 @@ impl Gradients {
         let own = self.between_steps(CheckpointError::MidStep).and_then(|()| self.read_own(paths));
         let state = together(&self.session, own, number)?;
         let path = paths.get(self.session.rank.index()).unwrap_or(&paths[0]);
-        self.take_over(path.as_ref(), state)
+        self.take_over(path.as_ref(), &state)
     }
 
     /// This rank's share of what is in the files of all ranks.
@@ -109,7 +106,7 @@ impl Gradients {
         let mut files = (rank..paths.len()).step_by(workers);
         let first = files.next();
         let path = paths.get(first.unwrap_or(0)).ok_or(CheckpointError::Nothing)?.as_ref();
-        let mut state = self.read(path, first.unwrap_or(0) as u32, number)?;
+        let mut state = self.read(path, first.unwrap_or(0) as u32, number, &[])?;
         if first.is_none() {
             for waiting in state.waiting.values_mut() {
                 waiting.residual.fill(0.0);
@@ -118,7 +115,7 @@ impl Gradients {
         }
         for file in files {
             let path = paths[file].as_ref();
-            let other = self.read(path, file as u32, number)?;
+            let other = self.read(path, file as u32, number, &[])?;
             state.expect(path, "step", other.step, state.step)?;
             state.expect(path, "run", &other.run, &state.run)?;
             for (name, waiting) in &mut state.waiting {
@@ -130,11 +127,11 @@ impl Gradients {
     }
 
     /// Goes on from a state, as all ranks do.
-    fn take_over(&mut self, path: &Path, state: State) -> Result<(), Error> {
-        self.resume(&state)?;
-        self.expect_method(path, &state)?;
+    fn take_over(&mut self, path: &Path, state: &State) -> Result<(), Error> {
+        self.resume(state)?;
+        self.expect_method(path, state)?;
         self.run.clone_from(&state.run);
-        self.go_on_from(&state).map_err(|error| self.cannot_follow(error))
+        self.go_on_from(state).map_err(|error| self.cannot_follow(error))
     }
 
     /// The others go on now, so a rank that cannot ends the job.
@@ -246,11 +243,12 @@ impl Gradients {
         Ok(())
     }
 
-    /// A checkpoint that has the parameters of this layout, written by that rank of so many.
-    fn read(&self, path: &Path, rank: u32, workers: u32) -> Result<State, Error> {
+    /// A checkpoint that has the parameters of this layout and these words, written by that rank of so many.
+    fn read(&self, path: &Path, rank: u32, workers: u32, words: &[(&str, String)]) -> Result<State, Error> {
         let state = checkpoint::load(path)?;
         state.expect(path, "rank", state.rank, rank)?;
         state.expect(path, "world size", state.workers, workers)?;
+        state.expect_words(path, words)?;
         if self.auto.is_none() {
             self.expect_method(path, &state)?;
         }

@@ -1,5 +1,6 @@
 //! Replicas survive a restart bit by bit.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -12,6 +13,9 @@ use crate::gradients::together;
 /// What a checkpoint calls the parameters of the next pass, where they are not the true values.
 const PARAMETERS: &str = "parameters";
 
+/// Its names of the trainer's own values begin with this.
+const TRAINER: &str = "trainer.";
+
 impl Replica {
     /// Writes the parameters, residuals, velocities, the step, and what the synchrony carries from step to step, as safetensors: beside, then
     /// renamed, so that `path` holds a whole checkpoint or the one before. What is under way in the background is waited for, and saved as it
@@ -20,6 +24,20 @@ impl Replica {
     /// # Errors
     /// A file that cannot be written, a call in the middle of a pass, or a job that has failed.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.save_with(path, &[], &[])
+    }
+
+    /// The same with values and words of the trainer's own, by name, as [`Gradients::save_with`](crate::Gradients::save_with) takes them: such as the
+    /// running averages of layers.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save).
+    pub fn save_with(
+        &mut self,
+        path: impl AsRef<Path>,
+        values: &[(&str, &[f32])],
+        words: &[(&str, String)],
+    ) -> Result<(), Error> {
         let path = path.as_ref();
         self.between_passes("save()")?;
         let mut state = State {
@@ -37,6 +55,7 @@ impl Replica {
         if !state.values.get(TRUTH).is_some_and(is_true) {
             state.values.insert(PARAMETERS.into(), self.parameters.clone());
         }
+        state.keep(TRAINER, values, words);
         checkpoint::save(path, &state)?;
         self.since = Instant::now();
         Ok(())
@@ -49,8 +68,25 @@ impl Replica {
     /// A file that is missing, damaged, or of another rank, world size, method, synchrony or layout, here or at another rank; files that do not
     /// belong together. Nothing changes then, on any rank.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.load_with(path, &mut [], &[]).map(drop)
+    }
+
+    /// The same with what [`save_with`](Self::save_with) put into the file, as [`Gradients::load_with`](crate::Gradients::load_with) gives it back.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); a name that the file does not have, with another number of values, or with other words.
+    pub fn load_with(
+        &mut self,
+        path: impl AsRef<Path>,
+        values: &mut [(&str, &mut [f32])],
+        words: &[(&str, String)],
+    ) -> Result<BTreeMap<String, String>, Error> {
         let path = path.as_ref();
-        let own = self.between_passes("load()").and_then(|()| self.read(path));
+        let own = self.between_passes("load()").and_then(|()| {
+            let state = self.read(path, words)?;
+            state.expect_values(path, TRAINER, values)?;
+            Ok(state)
+        });
         let mut state = together(&self.session, own, self.session.workers)?;
         // The others go on now, so a rank that cannot ends the job.
         self.go_on_from(&mut state).map_err(|error| match error {
@@ -59,13 +95,16 @@ impl Replica {
                 let (rank, step) = (self.session.rank.0, Some(state.step));
                 self.session.fail(Failure { rank, step, reason: error.to_string() })
             }
-        })
+        })?;
+        state.give_back(TRAINER, values);
+        Ok(state.words)
     }
 
-    fn read(&self, path: &Path) -> Result<State, Error> {
+    fn read(&self, path: &Path, words: &[(&str, String)]) -> Result<State, Error> {
         let state = checkpoint::load(path)?;
         state.expect(path, "rank", state.rank, self.session.rank.0)?;
         state.expect(path, "world size", state.workers, self.session.workers)?;
+        state.expect_words(path, words)?;
         state.expect(path, "method", &state.method, &self.kind())?;
         self.carrier.expects(path, &state)?;
         Ok(state)

@@ -107,6 +107,31 @@ fn steps_that_were_left_out_are_counted_on() {
     assert!(second == whole);
 }
 
+/// Also by the names that the replica has for values of its own.
+#[test]
+fn a_trainers_values_and_words_are_saved_beside_the_replica() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = Session::join().unwrap();
+    let path = file(folder.path(), &session);
+    let make = || session.replica(&layout(), &initial(), options("osp/budget=0.6", Method::ring())).unwrap();
+    let (mut replica, mut again) = (make(), make());
+    problem::steps(&session, &mut replica, 0..3);
+    let (mean, seed) = ([1.5_f32, f32::INFINITY], ("seed", "3".to_owned()));
+    let values = [("parameters", &mean[..]), ("true values", &mean[..0])];
+    replica.save_with(&path, &values, &[seed.clone(), ("epoch", "7".into())]).unwrap();
+    let mut found = [0.0; 2];
+    let refusal = again.load_with(&path, &mut [("parameters", &mut found)], &[("seed", "4".into())]);
+    assert!(refusal.unwrap_err().to_string().contains("its seed is 3, here it is 4"));
+    let refusal = again.load_with(&path, &mut [("parameters", &mut found[..1])], &[]);
+    assert!(refusal.unwrap_err().to_string().contains("length of 'parameters' is 2, here it is 1"));
+    assert_eq!((again.step_number(), again.parameters(), found), (0, &initial()[..], [0.0; 2]));
+    let said = again.load_with(&path, &mut [("parameters", &mut found)], &[seed]).unwrap();
+    assert_eq!((said["epoch"].as_str(), found), ("7", mean));
+    assert_eq!((again.step_number(), bits(again.parameters())), (3, bits(replica.parameters())));
+    // Without them.
+    again.load(&path).unwrap();
+}
+
 #[test]
 fn checkpoints_of_other_jobs_are_refused_and_change_nothing() {
     let folder = tempfile::tempdir().unwrap();

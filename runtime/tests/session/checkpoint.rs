@@ -198,7 +198,7 @@ fn a_flipped_bit_is_found_wherever_it_is() {
         fs::write(&path, &flipped).unwrap();
         let error = gradients.load(&path).expect_err(&format!("bit {bit} of {}", whole.len() * 8));
         assert!(error.to_string().contains("is no checkpoint of residuals"), "bit {bit}: {error}");
-        assert!(error.to_string().contains("so go on from an earlier checkpoint"), "bit {bit}: {error}");
+        assert!(error.to_string().contains("and go on from an earlier checkpoint"), "bit {bit}: {error}");
     }
     println!("{} bits", whole.len() * 8);
     fs::write(&path, &whole).unwrap();

@@ -63,17 +63,26 @@ fn parameters_are_saved_with_what_waits() {
         let mut weights = [1.0f32; 4];
         gradients.wait().unwrap().add_to("weights", &mut weights, -0.5).unwrap();
         let momentum = [session.rank() as f32];
-        gradients.save_with(path(session.rank()), &[("weights", &weights), ("momentum", &momentum)]).unwrap();
+        let [seed, other] = ["3", "4"].map(|seed| ("seed", seed.to_owned()));
+        let values = [("weights", &weights[..]), ("momentum", &momentum[..])];
+        let words = [seed.clone(), ("epoch", "7".into())];
+        gradients.save_with(path(session.rank()), &values, &words).unwrap();
 
         let mut again = session.gradients(&layout, Method::spardl().k(1)).unwrap();
         let (mut found, mut moved) = ([0.0f32; 4], [9.0f32]);
-        let refusal =
-            again.load_with(path(session.rank()), &mut [("bias", &mut found)]).unwrap_err().to_string();
-        assert!(refusal.contains("'bias'") && again.step() == 0, "{refusal}");
-        again
-            .load_with(path(session.rank()), &mut [("weights", &mut found), ("momentum", &mut moved)])
-            .unwrap();
+        for (name, word, refused) in [
+            ("bias", seed.clone(), "length of 'bias' is missing, here it is 4"),
+            ("weights", other, "its seed is 3, here it is 4"),
+            ("weights", ("model", "cnn".into()), "its model is missing, here it is cnn"),
+        ] {
+            let refusal = again.load_with(path(session.rank()), &mut [(name, &mut found)], &[word]);
+            let refusal = refusal.unwrap_err().to_string();
+            assert!(refusal.contains(refused) && again.step() == 0, "{refusal}");
+        }
+        let values = &mut [("weights", &mut found[..]), ("momentum", &mut moved[..])];
+        let said = again.load_with(path(session.rank()), values, &[seed]).unwrap();
         assert_eq!((found, moved, again.step()), (weights, momentum, 1));
+        assert_eq!((said.len(), said["epoch"].as_str()), (2, "7"));
         // It is a checkpoint of gradients as well.
         again.load(path(session.rank())).unwrap();
     });
