@@ -120,7 +120,6 @@ impl Seeds {
 
     /// Files of checkpoints, with a checksum that is made right behind a first byte of 1. They are longer than other seeds.
     fn of_files(&self) -> io::Result<()> {
-        self.put("model_file", "model", &[&[1], &gleaner_fuzz::model_seed()[..]].concat())?;
         let path = std::env::temp_dir().join(format!("gleaner-seeds-{}", std::process::id()));
         for (name, method) in [
             ("spardl", Method::spardl().k(1)),
@@ -134,7 +133,7 @@ impl Seeds {
                 gradients.ready("w", &[0.5, -2.0, 0.25])?;
                 gradients.ready("b", &[1.0, 3.0])?;
                 gradients.wait()?;
-                gradients.save(&path)
+                gradients.save_with(&path, &[("w", &[0.5, -0.0, 1.0])], &[("seed", "3".into())])
             };
             saved().map_err(io::Error::other)?;
             self.put("residual_file", name, &[&[1], &fs::read(&path)?[..]].concat())?;

@@ -5,8 +5,6 @@
 use std::sync::Arc;
 
 pub mod campaign;
-#[path = "../../cli/src/train/model_file.rs"]
-mod model_file;
 mod mutate;
 
 use bytes::Bytes;
@@ -14,7 +12,6 @@ use gleaner_algorithms::bag::wire::{Body, Content, Decoder, Expected, PIECE, Par
 use gleaner_algorithms::bag::{Coding, Dense, Entries, Rounded};
 use gleaner_algorithms::element::{self, Element};
 use half::{bf16, f16};
-use model_file::Refusal;
 
 /// All targets.
 pub const TARGETS: &[campaign::Target] = &[
@@ -32,56 +29,7 @@ pub const TARGETS: &[campaign::Target] = &[
     ("handshake", gleaner_transport::tcp::fuzzing::handshake),
     ("runtime", gleaner_runtime::fuzzing::decode),
     ("residual_file", gleaner_runtime::fuzzing::residual_file),
-    ("model_file", model),
 ];
-
-/// What the file of a model in the seeds says of itself, and how many numbers each of its parameters has.
-pub const MODEL: ([(&str, &str); 2], usize) = ([("rank", "0"), ("step", "5")], 3);
-
-/// The file of a model that a worker of `gleaner train` is to go on from. Where the first byte is odd, the file gets the checksum
-/// that it should have.
-pub fn model(data: &[u8]) {
-    let Some((flag, file)) = data.split_first() else { return };
-    let mut file = file.to_vec();
-    if flag % 2 == 1 {
-        let _ = gleaner_runtime::checksum::seal(&mut file);
-    }
-    reads_model(&file);
-}
-
-/// Whether it is such a file.
-pub fn reads_model(file: &[u8]) -> bool {
-    let model = match model_file::Model::read(file, &identity()) {
-        Ok(model) => model,
-        Err(Refusal::Damaged(reason)) => {
-            assert!(!reason.is_empty());
-            return false;
-        }
-        Err(Refusal::Other { name, expected, found }) => {
-            assert!(MODEL.0.contains(&(name, &expected)) && found != Some(expected));
-            return false;
-        }
-    };
-    assert!(model.run.len() + 16 * model.loss_curve.len() < 16 * file.len());
-    for kind in ["parameter", "velocity", "buffer"] {
-        if let Ok(values) = model.tensors.values(&format!("{kind}/w"), MODEL.1) {
-            assert_eq!(values.len(), MODEL.1);
-        }
-    }
-    true
-}
-
-/// Such a file.
-pub fn model_seed() -> Vec<u8> {
-    let tensors = ["parameter/w", "velocity/w"].map(|name| (name.to_owned(), vec![0.5; MODEL.1]));
-    let file =
-        model_file::write(&identity(), &"0123456789abcdef".repeat(2), &[(0, 2.5), (5, 1.25)], &tensors);
-    file.expect("a file")
-}
-
-fn identity() -> model_file::Identity {
-    MODEL.0.iter().map(|&(name, value)| (name, value.to_owned())).collect()
-}
 
 /// The forms of bodies by their numbers on the wire; see `docs/src/architecture/wire.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -130,20 +130,21 @@ impl Optimizer {
         Ok(Optimizer { descent, reading, decays: Decays::default(), kept })
     }
 
-    /// What the descent keeps, by name: of each parameter the values, in row-major order.
+    /// What the descent keeps of these parameters, its own: the values of each in row-major order.
     ///
     /// # Errors
     /// What has failed on a device.
-    pub fn state(&self) -> Result<State, TrainerError> {
-        let values = match &self.kept {
-            Kept::Host { values, .. } => values.clone(),
+    pub fn state(&self, parameters: &Parameters) -> Result<State, TrainerError> {
+        let values: Vec<Vec<f32>> = match &self.kept {
+            Kept::Host { values, .. } => values.concat(),
             Kept::Device { tensors, .. } => {
                 let of = |tensor: &Tensor| tensor.flatten_all()?.to_vec1();
-                let all = tensors.iter().map(|tensors| tensors.iter().map(of).collect());
-                all.collect::<Computed<_>>()?
+                tensors.iter().flatten().map(of).collect::<Computed<_>>()?
             }
         };
-        Ok(self.descent.kept().iter().copied().zip(values).collect())
+        let list = &parameters.list;
+        let names = |kind: &'static str| list.iter().map(move |p| format!("{kind}/{}", p.name));
+        Ok(self.descent.kept().iter().copied().flat_map(names).zip(values).collect())
     }
 
     /// Goes on from this, as [`state`](Self::state) gives it, after this many updates.
@@ -154,12 +155,12 @@ impl Optimizer {
         self.decays = Decays::after(updates, &self.descent);
         let state = state.into_iter().map(|(_, values)| values);
         match &mut self.kept {
-            Kept::Host { values, .. } => *values = state.collect(),
+            Kept::Host { values, .. } => {
+                values.iter_mut().flatten().zip(state).for_each(|(kept, values)| *kept = values);
+            }
             Kept::Device { tensors, .. } => {
-                for (tensors, values) in tensors.iter_mut().zip(state) {
-                    for (tensor, values) in tensors.iter_mut().zip(values) {
-                        *tensor = Tensor::from_vec(values, tensor.shape(), tensor.device())?;
-                    }
+                for (tensor, values) in tensors.iter_mut().flatten().zip(state) {
+                    *tensor = Tensor::from_vec(values, tensor.shape(), tensor.device())?;
                 }
             }
         }
@@ -232,8 +233,8 @@ impl Optimizer {
     }
 }
 
-/// What a descent keeps, by name: of each parameter the values.
-pub type State = Vec<(&'static str, Vec<Vec<f32>>)>;
+/// Values by name, such as `velocity/output.weight`.
+pub type State = Vec<(String, Vec<f32>)>;
 
 /// Whether nothing changes where the gradient is zero.
 fn is_plain(descent: &Descent) -> bool {

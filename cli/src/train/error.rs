@@ -28,7 +28,7 @@ pub enum TrainError {
         advice: &'static str,
     },
     #[error("checkpoint {}: expected {expected}, found {found}; {advice}", path.display())]
-    Checkpoint { path: PathBuf, expected: String, found: String, advice: &'static str },
+    Checkpoint { path: PathBuf, expected: &'static str, found: String, advice: &'static str },
     #[error(
         "--resume: expected a step of which every worker has a checkpoint in {}, found {found}; \
          point --checkpoint at the directory of an earlier run, or start without --resume", directory.display()

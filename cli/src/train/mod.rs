@@ -10,7 +10,6 @@ mod checkpoint;
 mod error;
 mod exchange;
 mod levers;
-mod model_file;
 mod picture;
 mod record;
 mod settings;

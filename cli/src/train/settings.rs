@@ -10,9 +10,9 @@ use gleaner_algorithms::{Method, SelectOver};
 use gleaner_runtime::Session;
 
 use super::arguments::TrainArgs;
+use super::checkpoint::Identity;
 use super::error::TrainError;
 use super::levers::{Levers, Optimizer, When};
-use super::model_file::Identity;
 use gleaner_trainer::data::{Dataset, Source};
 use gleaner_trainer::models::ModelKind;
 use gleaner_trainer::optimizer::{Adam, Descent};
@@ -140,20 +140,16 @@ impl Settings {
     pub fn identity(&self, dataset: &Dataset, session: &Session) -> Identity {
         let source = self.source.to_string();
         let kind = source.split(':').next().unwrap_or_default();
-        let mut identity = vec![
-            ("workers", session.world_size().to_string()),
+        vec![
             ("model", self.model.to_string()),
             ("data", format!("{kind} with SHA-256 {}", dataset.fingerprint())),
             ("method", self.method.to_string()),
             ("seed", self.options.seed.to_string()),
             ("batch", self.batch.to_string()),
-        ];
-        if self.synchrony.name() != "bsp" {
-            identity.push(("synchrony", self.synchrony.name()));
-        }
-        identity.push(("optimizer", self.follows(self.is_overlapped(session))));
-        identity.push(("rate in residual", self.options.levers.rate_in_residual.to_string()));
-        identity
+            ("synchrony", self.synchrony.name()),
+            ("optimizer", self.follows(self.is_overlapped(session))),
+            ("rate in residual", self.options.levers.rate_in_residual.to_string()),
+        ]
     }
 
     /// Whether gradients are exchanged while the backward pass goes on, every step by itself.

@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use super::agreement::{all_can, expect_agreement};
 use super::arguments::TrainArgs;
-use super::checkpoint::{Checkpoints, State};
+use super::checkpoint::{Checkpoints, Identity, State};
 use super::error::TrainError;
 use super::exchange::{Exchange, Passed, Share, exchange};
-use super::model_file::Identity;
 use super::record::Record;
 use super::settings::{Settings, expect, unless};
 use super::summary::{Evaluated, Summary, dense_bytes_per_step, density};
@@ -184,7 +183,7 @@ impl<'a> Run<'a> {
             (Err(TrainError::NoCommonCheckpoint { .. }), Some(step)) => step,
             (found, kept) => {
                 let step = found?;
-                checkpoints.load(self.session, step, &mut self.state())?;
+                checkpoints.load(step, &mut self.state())?;
                 kept.unwrap_or(step)
             }
         };

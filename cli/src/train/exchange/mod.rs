@@ -4,6 +4,7 @@ mod overlapped;
 mod replicated;
 mod units;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -54,33 +55,33 @@ pub trait Exchange {
     /// What is known of it at the end of a run.
     fn account(&self) -> Account;
 
-    /// What the optimiser keeps, as a checkpoint of the model holds it; nothing where [`save`](Self::save) writes it.
-    fn optimizer_state(&self) -> Result<State, TrainError> {
+    /// The parameters and what the optimiser keeps, as a checkpoint holds them; nothing where [`save`](Self::save) writes them by itself.
+    fn own(&self, _parameters: &Parameters) -> Result<State, TrainError> {
         Ok(State::new())
     }
 
-    /// Goes on from this, once the exchange has [loaded](Self::load) its own part.
-    fn restore_optimizer(&mut self, _state: State) -> Result<(), TrainError> {
-        Ok(())
-    }
+    /// Writes a checkpoint with these values and words.
+    fn save(
+        &mut self,
+        path: &Path,
+        values: &[(&str, &[f32])],
+        words: &[(&str, String)],
+    ) -> Result<(), TrainError>;
 
-    /// The number of the present step, and the run that it is of.
-    fn stand(&self) -> (u64, String);
+    /// Goes on from one that has these words, and gives all its words. All workers call it together.
+    fn load(
+        &mut self,
+        path: &Path,
+        values: &mut [(&str, &mut [f32])],
+        words: &[(&str, String)],
+    ) -> Result<BTreeMap<String, String>, TrainError>;
 
-    /// Writes what has to be known beside the model to go on.
-    fn save(&mut self, path: &Path) -> Result<(), TrainError>;
-
-    /// Goes on from that. All workers call it together.
-    fn load(&mut self, path: &Path) -> Result<(), TrainError>;
+    /// The parameters and the optimiser go on from this, once it is [loaded](Self::load).
+    fn restore(&mut self, parameters: &mut Parameters, own: State) -> Result<(), TrainError>;
 
     /// The step that comes next by what servers have kept, where they do.
     fn kept(&self) -> Option<u64> {
         None
-    }
-
-    /// The parameters get the values of the next pass, where the exchange has them.
-    fn hand_on(&mut self, _parameters: &mut Parameters) -> Result<(), TrainError> {
-        Ok(())
     }
 }
 

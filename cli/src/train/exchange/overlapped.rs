@@ -1,5 +1,6 @@
 //! Bulk synchronous steps over an all-reduce, which begins while the backward pass goes on.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use crate::train::settings::Settings;
 use crate::train::summary::{Account, Found};
 use gleaner_trainer::dct::Dct;
 use gleaner_trainer::optimizer::{self, Descent, Optimizer, Rate, Reading, State};
-use gleaner_trainer::parameters::Parameters;
+use gleaner_trainer::parameters::{Parameter, Parameters};
 
 pub struct Overlapped<'s> {
     session: &'s Session,
@@ -200,27 +201,39 @@ impl Exchange for Overlapped<'_> {
         }
     }
 
-    fn optimizer_state(&self) -> Result<State, TrainError> {
-        Ok(self.optimizer.state()?)
+    fn own(&self, parameters: &Parameters) -> Result<State, TrainError> {
+        let values = |p: &Parameter| Ok((format!("parameter/{}", p.name), p.values()?.into_owned()));
+        let mut own = parameters.list.iter().map(values).collect::<Result<State, TrainError>>()?;
+        own.extend(self.optimizer.state(parameters)?);
+        Ok(own)
     }
 
-    fn restore_optimizer(&mut self, state: State) -> Result<(), TrainError> {
+    fn save(
+        &mut self,
+        path: &Path,
+        values: &[(&str, &[f32])],
+        words: &[(&str, String)],
+    ) -> Result<(), TrainError> {
+        Ok(self.overlap.gradients().save_with(path, values, words)?)
+    }
+
+    fn load(
+        &mut self,
+        path: &Path,
+        values: &mut [(&str, &mut [f32])],
+        words: &[(&str, String)],
+    ) -> Result<BTreeMap<String, String>, TrainError> {
+        Ok(self.overlap.gradients().load_with(path, values, words)?)
+    }
+
+    fn restore(&mut self, parameters: &mut Parameters, own: State) -> Result<(), TrainError> {
+        let mut own = own.into_iter();
+        for (parameter, (_, values)) in parameters.list.iter_mut().zip(&mut own) {
+            parameter.update(|into| into.copy_from_slice(&values))?;
+        }
         let gradients = self.overlap.gradients();
         let updates = gradients.step() - gradients.skipped();
         drop(gradients);
-        Ok(self.optimizer.restore(state, updates)?)
-    }
-
-    fn stand(&self) -> (u64, String) {
-        let gradients = self.overlap.gradients();
-        (gradients.step(), gradients.run().to_owned())
-    }
-
-    fn save(&mut self, path: &Path) -> Result<(), TrainError> {
-        Ok(self.overlap.gradients().save(path)?)
-    }
-
-    fn load(&mut self, path: &Path) -> Result<(), TrainError> {
-        Ok(self.overlap.gradients().load(path)?)
+        Ok(self.optimizer.restore(own.collect(), updates)?)
     }
 }

@@ -1,5 +1,6 @@
 //! Steps of any other synchrony, and all that go over parameter servers: gradients go into a replica when the backward pass is over.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -14,6 +15,7 @@ use crate::train::checkpoint::Checkpoints;
 use crate::train::error::TrainError;
 use crate::train::settings::Settings;
 use crate::train::summary::Account;
+use gleaner_trainer::optimizer::State;
 use gleaner_trainer::parameters::{Parameter, Parameters};
 
 pub struct Replicated {
@@ -55,10 +57,21 @@ impl Replicated {
             }
             None => session.replica(&units.layout, &initial, options)?,
         };
-        let mut replicated = Self { replica, clip: settings.clip, samples, units, is_kept: kept.is_some() };
+        let replicated = Self { replica, clip: settings.clip, samples, units, is_kept: kept.is_some() };
         // Servers that go on from a checkpoint have other values.
         replicated.hand_on(parameters)?;
         Ok(replicated)
+    }
+
+    /// The parameters get the values of the next pass.
+    fn hand_on(&self, parameters: &mut Parameters) -> Result<(), TrainError> {
+        let mut rest = self.replica.parameters();
+        for parameter in &mut parameters.list {
+            let (values, others) = rest.split_at(parameter.count());
+            parameter.update(|into| into.copy_from_slice(values))?;
+            rest = others;
+        }
+        Ok(())
     }
 }
 
@@ -135,29 +148,29 @@ impl Exchange for Replicated {
         Account { merge: "layer-wise", groups: self.units.count, ..Account::default() }
     }
 
-    fn stand(&self) -> (u64, String) {
-        (self.replica.step_number(), self.replica.run().to_owned())
+    fn save(
+        &mut self,
+        path: &Path,
+        values: &[(&str, &[f32])],
+        words: &[(&str, String)],
+    ) -> Result<(), TrainError> {
+        Ok(self.replica.save_with(path, values, words)?)
     }
 
-    fn save(&mut self, path: &Path) -> Result<(), TrainError> {
-        Ok(self.replica.save(path)?)
+    fn load(
+        &mut self,
+        path: &Path,
+        values: &mut [(&str, &mut [f32])],
+        words: &[(&str, String)],
+    ) -> Result<BTreeMap<String, String>, TrainError> {
+        Ok(self.replica.load_with(path, values, words)?)
     }
 
-    fn load(&mut self, path: &Path) -> Result<(), TrainError> {
-        Ok(self.replica.load(path)?)
+    fn restore(&mut self, parameters: &mut Parameters, _own: State) -> Result<(), TrainError> {
+        self.hand_on(parameters)
     }
 
     fn kept(&self) -> Option<u64> {
         self.is_kept.then(|| self.replica.step_number())
-    }
-
-    fn hand_on(&mut self, parameters: &mut Parameters) -> Result<(), TrainError> {
-        let mut rest = self.replica.parameters();
-        for parameter in &mut parameters.list {
-            let (values, others) = rest.split_at(parameter.count());
-            parameter.update(|into| into.copy_from_slice(values))?;
-            rest = others;
-        }
-        Ok(())
     }
 }

@@ -92,11 +92,9 @@ fn resumed_ends_with_the_same_bits(merge: &str) {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    let expected =
-        ["10.residual", "10", "12.residual", "12"].map(|step| format!("rank-0.step-{step}.safetensors"));
-    assert_eq!(names, expected);
+    assert_eq!(names, ["rank-0.step-10.safetensors", "rank-0.step-12.safetensors"]);
 
-    // As if the run had been interrupted while it wrote its last checkpoint.
+    // As if the run had been interrupted before it wrote its last checkpoint.
     fs::remove_file(kept.path().join("rank-0.step-12.safetensors")).unwrap();
     settings.options.resume = true;
     let resumed = run(&settings).unwrap();
@@ -130,22 +128,21 @@ fn checkpoints_of_other_runs_and_damaged_ones_are_refused() {
         change(&mut changed);
         refusal(&changed)
     };
+    let found = change(|settings| settings.model = ModelKind::Mlp);
+    assert!(found.contains("its model is resnet20, here it is mlp; load what"), "{found}");
+    assert!(change(|settings| settings.method = Method::ring()).contains("here it is ring"));
+    let found = change(|settings| settings.method = Method::spardl().k(5));
     assert!(
-        change(|settings| settings.model = ModelKind::Mlp)
-            .contains("expected model mlp, found model resnet20")
+        found.contains("its method is spardl") && found.contains("here it is spardl with k = 5"),
+        "{found}"
     );
-    assert!(change(|settings| settings.method = Method::ring()).contains("expected method ring"));
-    assert!(
-        change(|settings| settings.method = Method::spardl().k(5))
-            .contains("expected method spardl with k = 5")
-    );
-    assert!(change(|settings| settings.options.seed = 4).contains("found seed 3"));
+    assert!(change(|settings| settings.options.seed = 4).contains("its seed is 3, here it is 4"));
     let labels = data.path().join("train-labels-idx1-ubyte");
     let good = fs::read(&labels).unwrap();
     let mut other = good.clone();
     other[20] = 9;
     fs::write(&labels, other).unwrap();
-    assert!(refusal(&settings).contains("expected data mnist with SHA-256"));
+    assert!(refusal(&settings).contains("here it is mnist with SHA-256"));
     fs::write(&labels, good).unwrap();
 
     let file = kept.path().join("rank-0.step-5.safetensors");
@@ -278,7 +275,7 @@ fn nothing_waits_in_a_checkpoint_before_which_all_is_delivered() {
         let mut settings = of(&[&["--model", "mlp", "--deliver-all", words][..], &checkpoints].concat());
         let whole = run(&settings).unwrap();
         for (step, waits) in [(10, waits), (12, false)] {
-            let file = kept.path().join(format!("rank-0.step-{step}.residual.safetensors"));
+            let file = kept.path().join(format!("rank-0.step-{step}.safetensors"));
             let residuals = saved(&file, "residual.");
             assert!(!residuals.is_empty());
             assert_eq!(residuals.iter().any(|value| *value != 0.0), waits, "{words}, step {step}");
@@ -346,7 +343,7 @@ fn after_a_step(options: &[&str]) -> Vec<f32> {
     let kept = tempfile::tempdir().unwrap();
     let plain = ["--model", "mlp", "--momentum", "0", "--weight-decay", "0", "--steps", "1", "--checkpoint"];
     run(&of(&[&plain[..], &[kept.path().to_str().unwrap()], options].concat())).unwrap();
-    saved(&kept.path().join("rank-0.step-1.safetensors"), "parameter/")
+    saved(&kept.path().join("rank-0.step-1.safetensors"), "values.parameter/")
 }
 
 /// What a file holds in tensors whose names begin so, in the order of the names.
