@@ -107,9 +107,10 @@ pub struct Launch {
 }
 
 fn transport(name: &str) -> Result<Preference, String> {
-    let refused =
-        |expected: &str| format!("expected {expected}{}", did_you_mean(name, "tcp, quic, verbs, auto"));
-    name.parse::<Preference>().map_err(refused)
+    name.parse::<Preference>().map_err(|expected| {
+        let names = expected.replace(" or ", ", ");
+        format!("expected {expected}{}", did_you_mean(name, &names))
+    })
 }
 
 pub fn run(launch: Launch) -> ExitCode {
