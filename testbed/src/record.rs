@@ -1,9 +1,8 @@
 //! A measurement as it is stored: one line of JSON, which says what was measured, where, and by which command.
 
 use std::collections::BTreeMap;
-use std::mem::take;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::network::Crossed;
@@ -69,7 +68,6 @@ pub struct Record {
     pub experiment: String,
     /// What was measured, by the names of the axes: `command` (bench, train or regress), `method`, `workers`, `seed`, `params`
     /// or `model`, `density`, `bandwidth` and whatever else the experiment's file varies.
-    #[serde(deserialize_with = "renamed_case")]
     pub case: BTreeMap<String, Value>,
     /// Which repetition, from 0.
     pub turn: u32,
@@ -98,7 +96,6 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay: Option<Relayed>,
     /// The outcome.
-    #[serde(deserialize_with = "renamed")]
     pub outcome: Outcome,
 }
 
@@ -155,43 +152,6 @@ impl Record {
 /// The seed of whatever says no other.
 pub const SEED: u64 = 1;
 
-/// A field as commands name it now: before, they printed `forward_seconds` and `parameters`.
-pub fn current(name: &str) -> String {
-    match name.split_once("_seconds") {
-        Some((before, after)) => format!("seconds_{before}{after}"),
-        None if name == "parameters" => "params".to_owned(),
-        None => name.to_owned(),
-    }
-}
-
-/// An outcome whose fields have their [present names](current).
-fn renamed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Outcome, D::Error> {
-    fn rename(value: &mut Value) {
-        match value {
-            Value::Object(object) => {
-                object.values_mut().for_each(rename);
-                *object = take(object).into_iter().map(|(name, value)| (current(&name), value)).collect();
-            }
-            Value::Array(list) => list.iter_mut().for_each(rename),
-            _ => {}
-        }
-    }
-    let mut outcome = Outcome::deserialize(deserializer)?;
-    if let Outcome::Done(value) = &mut outcome {
-        rename(value);
-    }
-    Ok(outcome)
-}
-
-/// A case whose keys have their present names: `link_latency` was `latency`, which is of a path elsewhere.
-fn renamed_case<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
-    let mut case = BTreeMap::<String, Value>::deserialize(deserializer)?;
-    if let Some(latency) = case.remove("latency") {
-        case.insert("link_latency".to_owned(), latency);
-    }
-    Ok(case)
-}
-
 /// The machine that everything ran on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -247,21 +207,5 @@ pub(crate) mod tests {
             "commit": null, "command": [], "traffic": [], "outcome": outcome,
         });
         Record::parse(line.to_string().as_bytes()).unwrap_or_else(|_| panic!("{line}"))
-    }
-
-    #[test]
-    fn earlier_names_of_fields_are_read_as_those_of_today() {
-        let before = json!({ "done": {
-            "parameters": 5, "seconds": 6, "forward_seconds": 7, "batch_computation_seconds_apart": 8,
-            "epochs": [{ "communication_seconds": 9 }],
-        } });
-        let done = json!({
-            "params": 5, "seconds": 6, "seconds_forward": 7, "seconds_batch_computation_apart": 8,
-            "epochs": [{ "seconds_communication": 9 }],
-        });
-        assert_eq!(record(&json!({ "command": "train" }), before).outcome, Outcome::Done(done));
-        let of_links = |key: &str| record(&json!({ key: "5ms" }), json!({ "done": {} })).case;
-        assert_eq!(of_links("latency"), of_links("link_latency"));
-        assert_eq!(of_links("latency")["link_latency"], "5ms");
     }
 }

@@ -11,7 +11,7 @@ use super::super::read::Run;
 use super::super::sample::{Sample, samples};
 use super::super::summary::date;
 use crate::Error;
-use crate::record::{Machine, Outcome, Record, current};
+use crate::record::{Machine, Outcome, Record};
 
 /// The version of the format that this program writes.
 const VERSION: u32 = 1;
@@ -165,7 +165,7 @@ fn number(name: &str, object: &Map<String, Value>, sample: &Sample) -> Option<f6
         let step: u64 = step.parse().ok()?;
         let mut evaluations = object.get("evaluations")?.as_array()?.iter();
         let found = evaluations.find(|one| one.get("step").and_then(Value::as_u64) == Some(step))?;
-        return found.get(current(name))?.as_f64();
+        return found.get(name)?.as_f64();
     }
     match name {
         "epoch_seconds" => sample.seconds.map(|spread| spread.value),
@@ -177,7 +177,7 @@ fn number(name: &str, object: &Map<String, Value>, sample: &Sample) -> Option<f6
             let best = object.get("best_step")?.as_u64()?;
             sample.evaluations.iter().find(|one| one.step == best).map(|one| one.seconds)
         }
-        name => object.get(&current(name))?.as_f64(),
+        name => object.get(name)?.as_f64(),
     }
 }
 
