@@ -133,15 +133,6 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     if let Some(selector) = text("selector") {
         measured.method = measured.method.selector(selector.parse().map_err(|error| format!("{error}"))?);
     }
-    // Peers and earlier builds state no options: what is not in the method's name, the case says.
-    if summary.get("options").is_none() {
-        for option in measured.method.collective().options() {
-            if let Some(value) = text(option.name) {
-                measured.method =
-                    measured.method.with(option.name, value).map_err(|error| error.to_string())?;
-            }
-        }
-    }
     Ok(Some(measured))
 }
 
