@@ -27,6 +27,7 @@ pub use chaos::{Act, Event, Properties, When};
 pub use interrupt::Interrupt;
 pub use job::{Job, Seats};
 pub use machine::here as this_machine;
+pub(crate) use options::OF_THE_METHOD;
 pub use options::{Workload, plain};
 pub use run::{Options, Plan, Progress, Tally};
 pub use search::{Search, UNKNOWN};

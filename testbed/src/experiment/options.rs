@@ -26,70 +26,20 @@ const CHOOSING: &[&str] = &["density", "k", "values", "selector", "residual", "s
 pub const LAUNCHED: &[&str] = &["transport", "sockets", "plain"];
 
 /// Of `bench` alone.
-const BENCH: &[&str] = &["params", "warmup", "complete_sums"];
+const BENCH: &str = "params warmup complete_sums";
 
-/// Of `train` alone.
-const TRAIN: &[&str] = &[
-    "data",
-    "model",
-    "batch",
-    "lr",
-    "lr_drops",
-    "optimizer",
-    "momentum",
-    "momentum_correction",
-    "ef21",
-    "mask_momentum",
-    "weight_decay",
-    "clip",
-    "clip_local",
-    "clip_update",
-    "rate_in_residual",
-    "deliver_all",
-    "dense_below",
-    "complete_sums",
-    "norm_share",
-    "select_over",
-    "residual_decay",
-    "dct",
-    "sign_update",
-    "plain_momentum",
-    "warmup_density",
-    "on_nonfinite",
-    "evaluate_every",
-    "merge",
-    "synchrony",
-    "servers",
-    "colocate",
-    "balance",
-    "pace",
-    "slow",
-    "target_accuracy",
-    "target_loss",
-    "layers",
-];
+/// Of `train` alone, besides those that follow a method's name.
+const TRAIN: &str = "data model batch lr lr_drops optimizer momentum weight_decay clip on_nonfinite evaluate_every pace slow \
+                     target_accuracy target_loss layers";
+
+/// Options of `train` that belong to the method rather than to what surrounds it: they follow its name.
+pub const OF_THE_METHOD: &str = "momentum_correction mask_momentum ef21 complete_sums rate_in_residual deliver_all dense_below \
+                                 warmup_density clip_local clip_update norm_share select_over residual_decay dct sign_update plain_momentum \
+                                 merge synchrony servers colocate balance";
 
 /// Of `regress` alone.
-const REGRESS: &[&str] = &[
-    "data",
-    "samples",
-    "held_out",
-    "features",
-    "bias",
-    "loss_function",
-    "l1",
-    "l2",
-    "algorithm",
-    "batch",
-    "lr",
-    "schedule",
-    "decay",
-    "staleness",
-    "threads",
-    "order",
-    "coordinates",
-    "epochs",
-];
+const REGRESS: &str = "data samples held_out features bias loss_function l1 l2 algorithm batch lr schedule decay staleness threads \
+                       order coordinates epochs";
 
 /// The axis of faults: which `[[chaos]]` a case has.
 pub const FAULTS: &str = "faults";
@@ -103,10 +53,10 @@ pub const LINK: &[&str] = &["bandwidth", "link_latency", "jitter", "loss", "cong
 impl Workload {
     /// The options, those that methods state among them, in the spelling of files: `lr_drops` for `--lr-drops`.
     pub fn options(self) -> impl Iterator<Item = &'static str> + Clone {
-        let (own, chooses) = match self {
-            Self::Bench => (BENCH, true),
-            Self::Train => (TRAIN, true),
-            Self::Regress => (REGRESS, false),
+        let (own, chooses): (&[&str], bool) = match self {
+            Self::Bench => (&[BENCH], true),
+            Self::Train => (&[TRAIN, OF_THE_METHOD], true),
+            Self::Regress => (&[REGRESS], false),
         };
         let choosing = if chooses { CHOOSING } else { &[] };
         let mut stated = Vec::new();
@@ -115,8 +65,9 @@ impl Workload {
                 stated.push(option.name);
             }
         }
-        let named = [choosing, ALL, LAUNCHED, own].into_iter().flatten().copied();
-        ["method"].into_iter().chain(named).chain(stated)
+        let named = [choosing, ALL, LAUNCHED].into_iter().flatten().copied();
+        let own = own.iter().flat_map(|words| words.split(' '));
+        ["method"].into_iter().chain(named).chain(own).chain(stated)
     }
 }
 

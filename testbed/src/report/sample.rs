@@ -7,44 +7,13 @@ use serde_json::{Map, Value};
 
 use super::metrics;
 use super::read::Run;
+use crate::experiment::OF_THE_METHOD;
 use crate::record::{Outcome, Record};
 use gleaner_statistics::Spread;
 use gleaner_units::{grouped, rate};
 
 /// What distinguishes cases besides the method, by name.
 pub type Axes = BTreeMap<String, String>;
-
-/// Axes that belong to a method rather than to what surrounds it, besides its options: they follow its name.
-const OF_THE_METHOD: &[&str] = &[
-    "values",
-    "selector",
-    "residual",
-    "momentum_correction",
-    "mask_momentum",
-    "ef21",
-    "complete_sums",
-    "rate_in_residual",
-    "deliver_all",
-    "dense_below",
-    "warmup_density",
-    "clip_local",
-    "clip_update",
-    "norm_share",
-    "select_over",
-    "residual_decay",
-    "dct",
-    "sign_update",
-    "plain_momentum",
-    "merge",
-    "synchrony",
-    "servers",
-    "colocate",
-    "balance",
-    "plain",
-    "faults",
-    "chaos",
-    "run",
-];
 
 /// Axes in the order in which a setting names them; any others follow.
 const FIRST: [&str; 5] = ["workers", "params", "model", "density", "bandwidth"];
@@ -313,13 +282,16 @@ fn tell_runs_apart(samples: &mut [Sample], runs: &[Run]) {
     }
 }
 
-/// All axes that belong to a method: options of listed methods, as they state them, then those that measurements state.
+/// All axes that belong to a method rather than to what surrounds it: options of listed methods, as they state them, those that
+/// measurements state, and others.
 fn of_the_method(samples: &[Sample]) -> Vec<String> {
     let listed = Method::all().flat_map(|method| method.collective().options());
     let stated = samples.iter().flat_map(|sample| &sample.options);
     let options = listed.map(|option| option.name.to_owned()).chain(stated.cloned());
     let mut names = Vec::new();
-    for name in options.chain(OF_THE_METHOD.iter().map(|name| (*name).to_owned())) {
+    let others = ["values selector residual", OF_THE_METHOD, "plain faults chaos run"];
+    let others = others.iter().flat_map(|words| words.split(' ')).map(str::to_owned);
+    for name in options.chain(others) {
         if !names.contains(&name) {
             names.push(name);
         }
