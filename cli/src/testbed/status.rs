@@ -168,7 +168,7 @@ fn links(network: &Network, before: &Samples) -> Result<Links, NetworkError> {
             Ok(Some(all)) => {
                 Relay::Carries(all.into_iter().flatten().fold(Crossed::default(), Crossed::plus))
             }
-            Err(error) => Relay::Dead { error: error.to_string() },
+            Err(error) => Relay::Dead { error },
         },
     })
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::network::{NetworkError, Node, within};
+use crate::network::{Node, within};
 
 /// What is sent in the peer's place.
 const FORGED: [u8; 4] = [0xa5; 4];
@@ -76,7 +76,7 @@ impl Drop for Ongoing {
 }
 
 /// Begins to change what a host receives; the bytes come from another namespace. The addresses are those of all ranks.
-pub fn start(host: &Node, outside: &Node, ranks: Vec<Ipv4Addr>) -> Result<Ongoing, NetworkError> {
+pub fn start(host: &Node, outside: &Node, ranks: Vec<Ipv4Addr>) -> Result<Ongoing, String> {
     let all = Protocol::from(i32::from(ALL.to_be()));
     let watch = within(&host.namespace, || {
         let watch = Socket::new(Domain::PACKET, Type::DGRAM, Some(all))?;

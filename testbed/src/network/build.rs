@@ -169,7 +169,7 @@ fn shaped(interface: &str, discipline: Option<String>) -> Vec<String> {
     std::iter::once(replace("noqueue")).chain(discipline.as_deref().map(replace)).collect()
 }
 
-fn all_reach_the_first(nodes: &[Node]) -> Result<(), NetworkError> {
+fn all_reach_the_first(nodes: &[Node]) -> Result<(), String> {
     let Some((first, others)) = nodes.split_first() else { return Ok(()) };
     for some in others.chunks(AT_ONCE) {
         let reached: Vec<_> = thread::scope(|scope| {
@@ -179,11 +179,10 @@ fn all_reach_the_first(nodes: &[Node]) -> Result<(), NetworkError> {
         });
         for (node, reached) in some.iter().zip(reached) {
             if !reached.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))? {
-                return Err(NetworkError::Unreachable {
-                    host: node.name.clone(),
-                    namespace: node.namespace.clone(),
-                    first: first.name.clone(),
-                });
+                let Node { name, namespace, .. } = node;
+                let advice =
+                    format!("look at ip -n {namespace} address, and at what filters packets on bridges here");
+                return Err(format!("{name} does not reach {}; {advice} (nft list ruleset)", first.name));
             }
         }
     }

@@ -93,5 +93,5 @@ fn command(words: &[&str]) -> Command {
 
 /// What is said of a command that failed, or that printed what cannot be read.
 pub(super) fn failed(words: &[&str], said: &str) -> NetworkError {
-    NetworkError::Command { command: words.join(" "), said: said.trim().replace('\n', "; ") }
+    NetworkError::Command(words.join(" "), said.trim().replace('\n', "; "))
 }

@@ -12,12 +12,14 @@ impl Network {
     ///
     /// # Errors
     /// A name that the kernel does not know, with those that it does.
-    pub fn check_congestion(name: &str) -> Result<(), NetworkError> {
+    pub fn check_congestion(name: &str) -> Result<(), String> {
         let there = fs::read_to_string(THERE).unwrap_or_default();
         if there.split_whitespace().any(|known| known == name) {
             return Ok(());
         }
-        Err(NetworkError::Congestion(name.to_owned(), there.trim().to_owned()))
+        let expected =
+            format!("expected one of those that it has ({}), or try modprobe tcp_{name}", there.trim());
+        Err(format!("this kernel has no congestion control {name} for TCP; {expected}"))
     }
 
     /// Has TCP on every host use a congestion control, such as `cubic`, for connections that are made from now on.

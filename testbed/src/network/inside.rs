@@ -10,8 +10,6 @@ use std::{io, panic, thread};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::NetworkError;
-
 /// How often a host tries to reach another one.
 const ATTEMPTS: u32 = 5;
 
@@ -31,7 +29,7 @@ pub struct Counters {
     pub sent: u64,
 }
 
-pub(super) fn counters(namespace: &str, interface: &str) -> Result<Counters, NetworkError> {
+pub(super) fn counters(namespace: &str, interface: &str) -> Result<Counters, String> {
     let table = within(namespace, || fs::read_to_string("/proc/thread-self/net/dev"))?;
     let line = table.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));
     let numbers: Vec<u64> =
@@ -43,7 +41,7 @@ pub(super) fn counters(namespace: &str, interface: &str) -> Result<Counters, Net
 }
 
 /// Whether another host can be reached: a port that refuses a connection is on one that answers.
-pub(super) fn reaches(namespace: &str, host: Ipv4Addr, patience: Duration) -> Result<bool, NetworkError> {
+pub(super) fn reaches(namespace: &str, host: Ipv4Addr, patience: Duration) -> Result<bool, String> {
     let answers = || {
         let tried = TcpStream::connect_timeout(&SocketAddr::from((host, 1)), patience);
         tried.map_or_else(|error| error.kind() == ErrorKind::ConnectionRefused, |_| true)
@@ -55,7 +53,7 @@ pub(super) fn reaches(namespace: &str, host: Ipv4Addr, patience: Duration) -> Re
 pub(crate) fn within<T: Send>(
     namespace: &str,
     work: impl FnOnce() -> io::Result<T> + Send,
-) -> Result<T, NetworkError> {
+) -> Result<T, String> {
     let done = thread::scope(|scope| {
         let inside = || {
             let file = File::open(path(namespace))?;
@@ -67,6 +65,7 @@ pub(crate) fn within<T: Send>(
     done.map_err(|error| enter(namespace, &error))
 }
 
-fn enter(namespace: &str, error: &io::Error) -> NetworkError {
-    NetworkError::Enter(namespace.into(), error.to_string())
+fn enter(namespace: &str, error: &io::Error) -> String {
+    let advice = "gleaner testbed up --replace makes the network anew";
+    format!("the namespace {namespace} cannot be looked into: {error}; {advice}")
 }

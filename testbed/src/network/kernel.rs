@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use super::NetworkError;
 use crate::topology::Topology;
 
 /// What is tried, in a namespace that ends with the shell that tries it. Every line of the answer is one of these words, or
@@ -24,25 +23,31 @@ try netem tc qdisc add dev two root netem delay 1ms 1us loss 0.1% rate 1gbit
 pub struct Kernel(BTreeMap<&'static str, String>);
 
 /// Refuses a user who may make no namespaces.
-pub(super) fn expect_root() -> Result<(), NetworkError> {
-    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(NetworkError::Root) }
+pub(super) fn expect_root() -> Result<(), String> {
+    const NOT_ROOT: &str = "network namespaces need root; run it with sudo, or as root in a container with CAP_NET_ADMIN and \
+                            CAP_SYS_ADMIN";
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(NOT_ROOT.to_owned()) }
 }
 
 impl Kernel {
     /// Tries everything in a scratch namespace, which nothing can see and which is gone afterwards.
-    pub fn offers() -> Result<Self, NetworkError> {
+    pub fn offers() -> Result<Self, String> {
         expect_root()?;
         for (program, package) in [("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux")] {
             if Command::new(program).arg("-V").output().is_err() {
-                return Err(NetworkError::Missing(program, package));
+                let advice = format!("install it, on Debian with apt-get install {package}");
+                return Err(format!("the command {program} is not here; {advice}"));
             }
         }
-        let namespaces = NetworkError::Namespaces;
+        let none = |said: &str| {
+            let expected = "expected CAP_SYS_ADMIN and a kernel with them";
+            format!("this machine makes no network namespaces: {said}; {expected}")
+        };
         // A terminal's Ctrl-C is for the command, not for the trials.
         let output = Command::new("unshare").args(["--net", "sh", "-c", TRIALS]).process_group(0).output();
-        let output = output.map_err(|error| namespaces(error.to_string()))?;
+        let output = output.map_err(|error| none(&error.to_string()))?;
         if !output.status.success() {
-            return Err(namespaces(String::from_utf8_lossy(&output.stderr).trim().into()));
+            return Err(none(String::from_utf8_lossy(&output.stderr).trim()));
         }
         let answers = String::from_utf8_lossy(&output.stdout).into_owned();
         let lacking = |name: &'static str| match answers
@@ -67,7 +72,7 @@ impl Kernel {
     }
 
     /// Refuses a topology that takes what is not here.
-    pub fn suffices(&self, topology: &Topology) -> Result<(), NetworkError> {
+    pub fn suffices(&self, topology: &Topology) -> Result<(), String> {
         self.needs("pairs of interfaces", "veth", "veth")?;
         self.needs("bridges", "bridge", "bridge")?;
         if topology.delays_or_loses() && !self.relays() {
@@ -80,13 +85,11 @@ impl Kernel {
     }
 
     /// Refuses where what a module does for something failed.
-    pub(super) fn needs(
-        &self,
-        what: &'static str,
-        module: &'static str,
-        name: &str,
-    ) -> Result<(), NetworkError> {
-        let said = self.lacks(name).cloned();
-        said.map_or(Ok(()), |said| Err(NetworkError::Kernel(what, module, said)))
+    pub(super) fn needs(&self, what: &str, module: &str, name: &str) -> Result<(), String> {
+        let Some(said) = self.lacks(name) else { return Ok(()) };
+        Err(format!(
+            "{what} cannot be emulated here: the kernel has no {module} (\"{said}\"); ask for less, or try modprobe {module}, or run \
+             it in a machine that has all: gleaner testbed vm -- gleaner testbed up …"
+        ))
     }
 }

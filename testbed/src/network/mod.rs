@@ -101,21 +101,27 @@ impl Network {
         let lock = state::lock()?;
         match State::read(name)? {
             Some(there) if replace => remove::remove(&there)?,
-            Some(there) => return Err(NetworkError::There { name: name.into(), complete: there.complete }),
+            Some(there) => {
+                let how = if there.complete { "" } else { ", half-made" };
+                let advice = format!("remove it with gleaner testbed down --name {name}, or say --replace");
+                return Err(format!("the network {name} is there already{how}; {advice}").into());
+            }
             None => {}
         }
         let mut names = vec![name.to_owned()];
         names.extend(nodes(name, topology).into_iter().map(|node| node.namespace));
         names.retain(|namespace| inside::path(namespace).exists());
         if !names.is_empty() {
-            return Err(NetworkError::Others(names));
+            return Err(remove::of_others(&names).into());
         }
         let is_relayed = changes.by_relay || changes.may_delay && kernel.relays();
         let mut state = State::new(name, topology, is_relayed, changes.seed)?;
         let Err(failure) = build::build(&mut state, &kernel, &lock) else { return Ok(Self { state }) };
         match remove::remove(&state) {
             Ok(()) => Err(failure),
-            Err(removal) => Err(NetworkError::Twice(Box::new(failure), Box::new(removal))),
+            Err(removal) => {
+                Err(format!("{failure}; and what was made by then is still there: {removal}").into())
+            }
         }
     }
 
@@ -124,18 +130,28 @@ impl Network {
         topology::check_name(name)?;
         kernel::expect_root()?;
         let state = Self::there(name)?;
-        if state.complete { Ok(Self { state }) } else { Err(NetworkError::Half(name.into())) }
+        if state.complete {
+            return Ok(Self { state });
+        }
+        let advice =
+            format!("remove it with gleaner testbed down --name {name}, or make it anew with up --replace");
+        Err(NetworkError::Half(format!("the network {name} is half-made; {advice}")))
     }
 
     fn there(name: &str) -> Result<State, NetworkError> {
-        match State::read(name)? {
-            Some(state) => Ok(state),
-            None => Err(NetworkError::None { name: name.into(), there: Self::names()? }),
+        if let Some(state) = State::read(name)? {
+            return Ok(state);
         }
+        let there = match &Self::names()?[..] {
+            [] => String::new(),
+            names => format!(" (there is {})", names.join(", ")),
+        };
+        let advice = "make one with gleaner testbed up";
+        Err(NetworkError::None(format!("there is no network {name}{there}; {advice}")))
     }
 
     /// The names of all networks, half-made ones too.
-    pub fn names() -> Result<Vec<String>, NetworkError> {
+    pub fn names() -> Result<Vec<String>, String> {
         State::names()
     }
 
@@ -196,11 +212,11 @@ impl Network {
 
     /// What has crossed a host's interface since it was made.
     pub fn counters(&self, host: &str) -> Result<Counters, NetworkError> {
-        inside::counters(&self.host(host)?.namespace, INTERFACE)
+        Ok(inside::counters(&self.host(host)?.namespace, INTERFACE)?)
     }
 
     /// What a group has received from the core and sent to it since the network was made.
-    pub fn uplink_counters(&self, uplink: &Uplink) -> Result<Counters, NetworkError> {
+    pub fn uplink_counters(&self, uplink: &Uplink) -> Result<Counters, String> {
         inside::counters(self.name(), &uplink.port)
     }
 
@@ -214,7 +230,7 @@ impl Network {
     ///
     /// # Errors
     /// A process that is gone.
-    pub fn crossed(&self) -> Result<Option<Vec<[Crossed; 2]>>, NetworkError> {
+    pub fn crossed(&self) -> Result<Option<Vec<[Crossed; 2]>>, String> {
         self.state.is_relayed.then(|| relay::Ask::Crossed.prepare(self.name())?.ask()).transpose()
     }
 
@@ -241,7 +257,7 @@ impl Network {
             && kernel.lacks("netem").is_some()
             && !state.is_relayed
         {
-            return Err(NetworkError::NotRelayed(state.name));
+            return Err(relay::not_relayed(&state.name).into());
         }
         let lock = state::lock()?;
         state.write()?;
@@ -303,7 +319,7 @@ impl Prepared {
         let answer = self.1.map(relay::Question::ask::<()>);
         self.0.iter_mut().for_each(Batch::send);
         self.0.into_iter().try_for_each(Batch::end)?;
-        answer.transpose().map(drop)
+        Ok(answer.transpose().map(drop)?)
     }
 }
 

@@ -20,10 +20,17 @@ pub(super) fn remove(state: &State) -> Result<(), NetworkError> {
         commands::run(&["ip", "netns", "delete", namespace], None)?;
     }
     state.forget()?;
-    match others[..] {
-        [] => Ok(()),
-        _ => Err(NetworkError::Others(others.into_iter().cloned().collect())),
+    if others.is_empty() {
+        return Ok(());
     }
+    Err(of_others(&others.into_iter().cloned().collect::<Vec<_>>()).into())
+}
+
+/// What is said of namespaces that another program has made.
+pub(super) fn of_others(names: &[String]) -> String {
+    let expected = "expected these names to be free: choose another --name, or remove them yourself with ip netns delete";
+    let names = names.join(", ");
+    format!("there are network namespaces called {names}, which no gleaner testbed made; {expected}")
 }
 
 /// Whether this process made the namespace that now bears the name.
@@ -34,7 +41,7 @@ fn is_ours(state: &State, namespace: &String) -> bool {
 }
 
 /// Asks all processes in these namespaces to end, and kills those that do not: a namespace lives as long as they do.
-fn end_processes(namespaces: &[&String]) -> Result<(), NetworkError> {
+fn end_processes(namespaces: &[&String]) -> Result<(), String> {
     let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
     let ours: HashSet<_> = namespaces.iter().filter_map(|name| identity(&inside::path(name))).collect();
     // Run from one of the hosts, this must not end itself before it is done.
@@ -44,6 +51,9 @@ fn end_processes(namespaces: &[&String]) -> Result<(), NetworkError> {
     };
     match end(|| gleaner_processes::all().filter(is_in).collect()) {
         None => Ok(()),
-        Some(process) => Err(NetworkError::Undead(process.id().as_raw_nonzero().get())),
+        Some(process) => Err(format!(
+            "process {} runs in one of the namespaces and does not end even when killed; look at it, then try again",
+            process.id().as_raw_nonzero()
+        )),
     }
 }

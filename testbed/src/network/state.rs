@@ -8,7 +8,6 @@ use std::{io, thread};
 
 use serde::{Deserialize, Serialize};
 
-use super::NetworkError;
 use crate::topology::Topology;
 
 /// Where the files are. The kernel forgets namespaces when it stops, and systems empty this directory then.
@@ -44,7 +43,7 @@ impl State {
         topology: &Topology,
         is_relayed: bool,
         seed: u64,
-    ) -> Result<Self, NetworkError> {
+    ) -> Result<Self, String> {
         let token = Path::new("/proc/sys/kernel/random/uuid");
         let token = fs::read_to_string(token).map_err(|error| trouble(token, &error))?;
         Ok(Self {
@@ -59,15 +58,18 @@ impl State {
     }
 
     /// Reads the state of a network; none where there is none.
-    pub(super) fn read(name: &str) -> Result<Option<Self>, NetworkError> {
+    pub(super) fn read(name: &str) -> Result<Option<Self>, String> {
         let path = path(name);
         let Some(text) = there(&path, fs::read_to_string(&path))? else { return Ok(None) };
         let state = serde_json::from_str(&text);
-        state.map(Some).map_err(|error| NetworkError::Foreign(path, error.to_string()))
+        state.map(Some).map_err(|error| {
+            let expected = "expected what gleaner testbed up writes: look at it and at ip netns, and remove both by hand";
+            format!("{} is not understood: {error}; {expected}", path.display())
+        })
     }
 
     /// Replaces the file, all of it or nothing.
-    pub(super) fn write(&self) -> Result<(), NetworkError> {
+    pub(super) fn write(&self) -> Result<(), String> {
         let path = path(&self.name);
         let text = serde_json::to_string_pretty(self).map_err(|error| trouble(&path, &error.into()))?;
         let part = path.with_extension("json.part");
@@ -80,14 +82,14 @@ impl State {
     }
 
     /// Removes the file, if it could be written at all.
-    pub(super) fn forget(&self) -> Result<(), NetworkError> {
+    pub(super) fn forget(&self) -> Result<(), String> {
         // Nothing listens there any more.
         let _ = fs::remove_file(socket(&self.name));
         let path = path(&self.name);
         there(&path, fs::remove_file(&path)).map(drop)
     }
 
-    pub(super) fn names() -> Result<Vec<String>, NetworkError> {
+    pub(super) fn names() -> Result<Vec<String>, String> {
         let directory = Path::new(DIRECTORY);
         let entries = there(directory, fs::read_dir(directory))?.into_iter().flatten();
         let files = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -99,7 +101,7 @@ impl State {
 }
 
 /// Takes the lock, which lasts as long as the file it gives is open here or in a child.
-pub(super) fn lock() -> Result<File, NetworkError> {
+pub(super) fn lock() -> Result<File, String> {
     let directory = Path::new(DIRECTORY);
     fs::create_dir_all(directory).map_err(|error| trouble(directory, &error))?;
     let file = File::open(directory).map_err(|error| trouble(directory, &error))?;
@@ -109,7 +111,9 @@ pub(super) fn lock() -> Result<File, NetworkError> {
             Ok(()) => return Ok(file),
             Err(fs::TryLockError::Error(error)) => return Err(trouble(directory, &error)),
             Err(fs::TryLockError::WouldBlock) if since.elapsed() > PATIENCE => {
-                return Err(NetworkError::Locked(directory.into()));
+                return Err(format!(
+                    "another gleaner testbed has been at work for a minute (it holds the lock on {DIRECTORY}); wait for it, or end it"
+                ));
             }
             Err(fs::TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(20)),
         }
@@ -126,13 +130,14 @@ pub(super) fn socket(name: &str) -> PathBuf {
 }
 
 /// What was done with a file; none where there is no such file.
-fn there<T>(path: &Path, done: io::Result<T>) -> Result<Option<T>, NetworkError> {
+fn there<T>(path: &Path, done: io::Result<T>) -> Result<Option<T>, String> {
     match done {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         done => done.map(Some).map_err(|error| trouble(path, &error)),
     }
 }
 
-fn trouble(path: &Path, error: &io::Error) -> NetworkError {
-    NetworkError::State(path.into(), error.to_string())
+fn trouble(path: &Path, error: &io::Error) -> String {
+    let why = "it has to say what was made, so nothing is made without it";
+    format!("{} cannot be used: {error}; {why}", path.display())
 }

@@ -124,7 +124,7 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
         return Ok(None);
     }
     let text = |name: &str| record.case.get(name).and_then(Value::as_str);
-    let shape = Shape::default().with(text).map_err(|error| error.to_string())?;
+    let shape = Shape::default().with(text)?;
     let mut measured = of_summary(summary, Some(shape), Some(record.machine.cores))?;
     measured.steps.warm_up = record.warm_up().unwrap_or(measured.steps.warm_up);
     if let Some(coding) = text("values") {

@@ -17,31 +17,6 @@ const MOST_RATE: &str = "1tbit";
 /// Longer delays are refused: no packet waits a minute.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
-/// A link that cannot be.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum LinkError {
-    /// Not a rate, or not a duration.
-    #[error(transparent)]
-    Quantity(#[from] QuantityError),
-    /// Not a share.
-    #[error("'{0}' is no loss; expected a share of the packets below 1, such as 0.1% or 0.001")]
-    Loss(String),
-    /// Beyond what can be emulated.
-    #[error("a bandwidth of {0} cannot be emulated; expected {LEAST_RATE} to {MOST_RATE}")]
-    Rate(Rate),
-    /// Beyond what can be emulated.
-    #[error("a latency of {0:?} cannot be emulated; expected at most a minute, jitter included")]
-    Delay(Duration),
-    /// Some packets would have to arrive before they left.
-    #[error("the jitter {jitter:?} is larger than the latency {delay:?}; expected at most the latency")]
-    Jitter {
-        /// What was asked for.
-        jitter: Duration,
-        /// What it varies.
-        delay: Duration,
-    },
-}
-
 /// The share of packets that are lost, from 0 to below 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Loss(f64);
@@ -54,14 +29,16 @@ impl Loss {
 }
 
 impl FromStr for Loss {
-    type Err = LinkError;
+    type Err = String;
 
     /// Reads a percentage (`0.1%`) or a share (`0.001`).
-    fn from_str(text: &str) -> Result<Self, LinkError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let begins_with_digit = text.starts_with(|c: char| c.is_ascii_digit());
         match units::share(text) {
             Ok(share) if begins_with_digit && (0.0..1.0).contains(&share) => Ok(Self(share)),
-            _ => Err(LinkError::Loss(text.into())),
+            _ => Err(format!(
+                "'{text}' is no loss; expected a share of the packets below 1, such as 0.1% or 0.001"
+            )),
         }
     }
 }
@@ -102,15 +79,16 @@ impl Shape {
     ///
     /// # Errors
     /// A text that is no such quantity.
-    pub fn with<'a>(mut self, text: impl Fn(&str) -> Option<&'a str>) -> Result<Self, LinkError> {
+    pub fn with<'a>(mut self, text: impl Fn(&str) -> Option<&'a str>) -> Result<Self, String> {
+        let said = |error: QuantityError| error.to_string();
         if let Some(bandwidth) = text("bandwidth") {
-            self.rate = Some(units::rate(bandwidth)?);
+            self.rate = Some(units::rate(bandwidth).map_err(said)?);
         }
         if let Some(latency) = text("link_latency") {
-            self.delay = units::duration(latency)?;
+            self.delay = units::duration(latency).map_err(said)?;
         }
         if let Some(jitter) = text("jitter") {
-            self.jitter = units::duration(jitter)?;
+            self.jitter = units::duration(jitter).map_err(said)?;
         }
         if let Some(loss) = text("loss") {
             self.loss = loss.parse()?;
@@ -119,18 +97,23 @@ impl Shape {
     }
 
     /// Refuses what cannot be emulated.
-    pub fn check(&self) -> Result<(), LinkError> {
-        if let Some(rate) = self.rate {
+    pub fn check(&self) -> Result<(), String> {
+        let Self { rate, delay, jitter, .. } = *self;
+        if let Some(rate) = rate {
             let possible = |text| units::rate(text).map_or(0.0, Rate::bytes_per_second);
             if !(possible(LEAST_RATE)..=possible(MOST_RATE)).contains(&rate.bytes_per_second()) {
-                return Err(LinkError::Rate(rate));
+                return Err(format!(
+                    "a bandwidth of {rate} cannot be emulated; expected {LEAST_RATE} to {MOST_RATE}"
+                ));
             }
         }
-        if self.delay + self.jitter > LONGEST_DELAY {
-            return Err(LinkError::Delay(self.delay + self.jitter));
+        if delay + jitter > LONGEST_DELAY {
+            let expected = "expected at most a minute, jitter included";
+            return Err(format!("a latency of {:?} cannot be emulated; {expected}", delay + jitter));
         }
-        if self.jitter > self.delay {
-            return Err(LinkError::Jitter { jitter: self.jitter, delay: self.delay });
+        if jitter > delay {
+            let expected = "expected at most the latency";
+            return Err(format!("the jitter {jitter:?} is larger than the latency {delay:?}; {expected}"));
         }
         Ok(())
     }

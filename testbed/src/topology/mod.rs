@@ -7,13 +7,13 @@ mod link;
 mod subnet;
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::fs;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-pub use link::{Link, LinkError, Loss, Shape};
-pub use subnet::{Subnet, SubnetError};
+pub use link::{Link, Loss, Shape};
+pub use subnet::Subnet;
 
 use link::Parts;
 
@@ -22,59 +22,6 @@ const PORTS: usize = 1023;
 
 /// Names may be so long: a name of a file holds that of the network and that of the host.
 const LONGEST_NAME: usize = 63;
-
-/// A topology that cannot be read, or cannot be.
-#[derive(Debug, thiserror::Error)]
-pub enum TopologyError {
-    /// The file cannot be read.
-    #[error("the topology {path} cannot be read: {1}", path = .0.display())]
-    Unreadable(PathBuf, io::Error),
-    /// The file is no topology.
-    #[error("the topology {path} is not understood: {1}", path = .0.display())]
-    File(PathBuf, Box<TopologyError>),
-    /// Not TOML, or not what is expected in it.
-    #[error("{0}")]
-    Toml(#[from] toml::de::Error),
-    /// No host.
-    #[error("there is no host in it; expected at least one, such as a [[group]] with hosts = 6")]
-    Empty,
-    /// A name that cannot be part of a namespace's.
-    #[error(
-        "'{0}' cannot be a name; expected letters, digits, '-' and '_', the first one a letter or a digit, at most {LONGEST_NAME} of them"
-    )]
-    Name(String),
-    /// Two hosts, or two groups, of one name.
-    #[error("two {0} are called {1}; expected different names")]
-    Twice(&'static str, String),
-    /// A host or a group is named that is not there.
-    #[error("there is no {what} {name}; there are {there}")]
-    Unknown {
-        /// Host or group.
-        what: &'static str,
-        /// What was named.
-        name: String,
-        /// What there is.
-        there: String,
-    },
-    /// More hosts than addresses.
-    #[error("{hosts} hosts do not fit into {subnet}, which has addresses for {room}; expected a larger subnet, such as {larger}", room = subnet.hosts())]
-    Addresses {
-        /// How many are asked for.
-        hosts: usize,
-        /// Where they should fit.
-        subnet: Subnet,
-        /// One in which more fit.
-        larger: &'static str,
-    },
-    /// More ports than a bridge has.
-    #[error(
-        "{0} links end at one switch, and a bridge of the kernel has {PORTS} ports; expected several groups with uplinks"
-    )]
-    Ports(usize),
-    /// A link that cannot be.
-    #[error("the link of {0}: {1}")]
-    Link(String, LinkError),
-}
 
 /// Hosts in groups.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -107,7 +54,7 @@ pub struct Host {
 
 impl Topology {
     /// So many hosts with equal links on one switch, called host0, host1, ….
-    pub fn uniform(hosts: usize, subnet: Subnet, link: Link) -> Result<Self, TopologyError> {
+    pub fn uniform(hosts: usize, subnet: Subnet, link: Link) -> Result<Self, String> {
         // Before a name is made for each.
         fits(hosts, subnet)?;
         let hosts = (0..hosts).map(|i| Host { name: format!("host{i}"), link }).collect();
@@ -117,14 +64,16 @@ impl Topology {
     }
 
     /// Reads a file.
-    pub fn read(path: &Path) -> Result<Self, TopologyError> {
-        let text = fs::read_to_string(path).map_err(|error| TopologyError::Unreadable(path.into(), error))?;
-        Self::parse(&text).map_err(|error| TopologyError::File(path.into(), Box::new(error)))
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let shown = path.display();
+        let text = fs::read_to_string(path);
+        let text = text.map_err(|error| format!("the topology {shown} cannot be read: {error}"))?;
+        Self::parse(&text).map_err(|error| format!("the topology {shown} is not understood: {error}"))
     }
 
     /// Reads the text of a file, and checks it.
-    pub fn parse(text: &str) -> Result<Self, TopologyError> {
-        let file: File = toml::from_str(text)?;
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let topology = file.resolve()?;
         topology.check()?;
         Ok(topology)
@@ -136,7 +85,7 @@ impl Topology {
     }
 
     /// The link of a host, to be changed.
-    pub fn link_mut(&mut self, host: &str) -> Result<&mut Link, TopologyError> {
+    pub fn link_mut(&mut self, host: &str) -> Result<&mut Link, String> {
         let unknown = self.unknown("host", host);
         let mut hosts = self.groups.iter_mut().flat_map(|group| &mut group.hosts);
         hosts.find(|there| there.name == host).map(|host| &mut host.link).ok_or(unknown)
@@ -154,10 +103,11 @@ impl Topology {
     }
 
     /// Refuses what cannot be emulated.
-    pub fn check(&self) -> Result<(), TopologyError> {
+    pub fn check(&self) -> Result<(), String> {
         let hosts = self.hosts().count();
         if hosts == 0 {
-            return Err(TopologyError::Empty);
+            let none = "there is no host in it; expected at least one, such as a [[group]] with hosts = 6";
+            return Err(none.to_owned());
         }
         fits(hosts, self.subnet)?;
         different("groups", self.groups.iter().map(|group| group.name.as_str()))?;
@@ -167,48 +117,56 @@ impl Topology {
         let of_groups = self.groups.iter().map(on_own);
         let ports = of_groups.chain([self.groups.iter().map(on_core).sum()]).max().unwrap_or(0);
         if ports > PORTS {
-            return Err(TopologyError::Ports(ports));
+            return Err(format!(
+                "{ports} links end at one switch, and a bridge of the kernel has {PORTS} ports; expected several groups with uplinks"
+            ));
         }
         let links = self.groups.iter().filter_map(|group| Some((&group.name, group.uplink.as_ref()?)));
         for (name, link) in links.chain(self.hosts().map(|host| (&host.name, &host.link))) {
             for shape in link.directions() {
-                shape.check().map_err(|error| TopologyError::Link(name.clone(), error))?;
+                shape.check().map_err(|error| format!("the link of {name}: {error}"))?;
             }
         }
         Ok(())
     }
 
-    pub(crate) fn unknown(&self, what: &'static str, name: &str) -> TopologyError {
+    pub(crate) fn unknown(&self, what: &str, name: &str) -> String {
         let there: Vec<&str> = match what {
             "host" => self.hosts().map(|host| host.name.as_str()).collect(),
             _ => self.groups.iter().map(|group| group.name.as_str()).collect(),
         };
-        TopologyError::Unknown { what, name: name.into(), there: there.join(", ") }
+        format!("there is no {what} {name}; there are {}", there.join(", "))
     }
 }
 
 /// Refuses a name that cannot be part of a namespace's.
-pub(crate) fn check_name(name: &str) -> Result<(), TopologyError> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if begins && name.chars().all(plain) && name.len() <= LONGEST_NAME {
         Ok(())
     } else {
-        Err(TopologyError::Name(name.into()))
+        let expected = "expected letters, digits, '-' and '_', the first one a letter or a digit";
+        Err(format!("'{name}' cannot be a name; {expected}, at most {LONGEST_NAME} of them"))
     }
 }
 
-fn fits(hosts: usize, subnet: Subnet) -> Result<(), TopologyError> {
+fn fits(hosts: usize, subnet: Subnet) -> Result<(), String> {
     let larger = if subnet.prefix() > 16 { "10.77.0.0/16" } else { "10.0.0.0/8" };
-    if hosts > subnet.hosts() { Err(TopologyError::Addresses { hosts, subnet, larger }) } else { Ok(()) }
+    let room = subnet.hosts();
+    if hosts <= room {
+        return Ok(());
+    }
+    let expected = format!("expected a larger subnet, such as {larger}");
+    Err(format!("{hosts} hosts do not fit into {subnet}, which has addresses for {room}; {expected}"))
 }
 
-fn different<'a>(what: &'static str, names: impl Iterator<Item = &'a str>) -> Result<(), TopologyError> {
+fn different<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), String> {
     let mut seen = HashSet::new();
     for name in names {
         check_name(name)?;
         if !seen.insert(name) {
-            return Err(TopologyError::Twice(what, name.into()));
+            return Err(format!("two {what} are called {name}; expected different names"));
         }
     }
     Ok(())
@@ -250,7 +208,7 @@ enum Hosts {
 }
 
 impl File {
-    fn resolve(self) -> Result<Topology, TopologyError> {
+    fn resolve(self) -> Result<Topology, String> {
         // Before a name is made for each.
         let count = |group: &FileGroup| match &group.hosts {
             Hosts::Count(count) => *count,

@@ -6,13 +6,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Not a subnet.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "'{0}' is no subnet; expected an IPv4 network with 8 to 30 bits of prefix and zeros behind them, such as 10.77.0.0/24"
-)]
-pub struct SubnetError(String);
-
 /// A range of IPv4 addresses, such as 10.77.0.0/24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -46,10 +39,14 @@ impl Subnet {
 }
 
 impl FromStr for Subnet {
-    type Err = SubnetError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, SubnetError> {
-        let wrong = || SubnetError(text.into());
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            let expected =
+                "an IPv4 network with 8 to 30 bits of prefix and zeros behind them, such as 10.77.0.0/24";
+            format!("'{text}' is no subnet; expected {expected}")
+        };
         let (first, prefix) = text.split_once('/').ok_or_else(wrong)?;
         let first: Ipv4Addr = first.parse().map_err(|_| wrong())?;
         let prefix: u32 = prefix.parse().map_err(|_| wrong())?;
@@ -59,9 +56,9 @@ impl FromStr for Subnet {
 }
 
 impl TryFrom<String> for Subnet {
-    type Error = SubnetError;
+    type Error = String;
 
-    fn try_from(text: String) -> Result<Self, SubnetError> {
+    fn try_from(text: String) -> Result<Self, String> {
         text.parse()
     }
 }

@@ -31,7 +31,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::state::{self, State};
-use super::{INTERFACE, NetworkError, downlink_port, inside, nodes, uplink_port};
+use super::{INTERFACE, downlink_port, inside, nodes, uplink_port};
 use crate::topology::Link;
 use gleaner_statistics::random::Generator;
 pub use line::Crossed;
@@ -68,7 +68,7 @@ pub(super) struct Question {
 
 impl Ask {
     /// Connects to the process of that network, so that asking takes next to no time at its moment.
-    pub(super) fn prepare(self, name: &str) -> Result<Question, NetworkError> {
+    pub(super) fn prepare(self, name: &str) -> Result<Question, String> {
         let stream = UnixStream::connect(state::socket(name));
         let stream = stream.and_then(|stream| stream.set_read_timeout(Some(PATIENCE)).map(|()| stream));
         Ok(Question { name: name.to_owned(), ask: self, stream: stream.map_err(dead(name))? })
@@ -76,7 +76,7 @@ impl Ask {
 }
 
 impl Question {
-    pub(super) fn ask<T: DeserializeOwned>(self) -> Result<T, NetworkError> {
+    pub(super) fn ask<T: DeserializeOwned>(self) -> Result<T, String> {
         let ask = || -> io::Result<T> {
             let question = serde_json::to_string(&self.ask)?;
             (&self.stream).write_all(format!("{question}\n").as_bytes())?;
@@ -88,21 +88,32 @@ impl Question {
     }
 }
 
-fn dead(name: &str) -> impl FnOnce(io::Error) -> NetworkError {
-    let name = name.to_owned();
-    |error| NetworkError::DeadRelay(name, error.to_string())
+fn dead(name: &str) -> impl FnOnce(io::Error) -> String {
+    let anew = "so its links carry nothing; make the network anew: gleaner testbed up --replace";
+    move |error| format!("the relay of the network {name} does not answer ({error}), {anew}")
+}
+
+/// What is said of a link that would have to be relayed, in a network that is not.
+pub(super) fn not_relayed(name: &str) -> String {
+    format!(
+        "a link of the network {name} cannot delay or lose packets, since it was made without a relay and this kernel has no netem; \
+         make it anew with such links: gleaner testbed up --replace"
+    )
+}
+
+fn not_started(name: &str, said: &str) -> String {
+    format!("the relay of the network {name} cannot be started: {said}")
 }
 
 /// Starts the process, which is this program, for a network whose namespaces and interfaces are there; waits until it carries packets.
-pub(super) fn start(name: &str) -> Result<(), NetworkError> {
-    let failed = |said: String| NetworkError::NoRelay(name.to_owned(), said);
+pub(super) fn start(name: &str) -> Result<(), String> {
     let started = || -> io::Result<Child> {
         let mut command = Command::new(current_exe()?);
         // In a group of its own, so that a Ctrl-C does not end it.
         command.args(["testbed", "relay", name]).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
     };
-    let mut child = started().map_err(|error| failed(error.to_string()))?;
+    let mut child = started().map_err(|error| not_started(name, &error.to_string()))?;
     let mut said = String::new();
     if let Some(output) = child.stdout.take() {
         // It ends with the process at the latest.
@@ -116,17 +127,17 @@ pub(super) fn start(name: &str) -> Result<(), NetworkError> {
     let _ = child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut complaint));
     let _ = child.wait();
     let complaint = if complaint.trim().is_empty() { said } else { complaint };
-    Err(failed(complaint.trim().replace('\n', "; ")))
+    Err(not_started(name, &complaint.trim().replace('\n', "; ")))
 }
 
 /// The process: carries the packets of a network until it is ended.
 ///
 /// # Errors
 /// A network that is not there or is not relayed, or an interface that cannot be held.
-pub fn run(name: &str) -> Result<(), NetworkError> {
-    let failed = |error: io::Error| NetworkError::NoRelay(name.to_owned(), error.to_string());
+pub fn run(name: &str) -> Result<(), String> {
+    let failed = |error: io::Error| not_started(name, &error.to_string());
     let state = State::read(name)?.filter(|state| state.is_relayed);
-    let state = state.ok_or_else(|| NetworkError::NotRelayed(name.to_owned()))?;
+    let state = state.ok_or_else(|| not_relayed(name))?;
     let ends = ends(&state)?;
     // Where the command that removes the network finds it.
     let home = std::fs::File::open(inside::path(name)).map_err(failed)?;
@@ -148,7 +159,7 @@ pub fn run(name: &str) -> Result<(), NetworkError> {
 }
 
 /// Both ends of every link: the host's and the switch's, or the group's and the core's.
-fn ends(state: &State) -> Result<Vec<[Tap; 2]>, NetworkError> {
+fn ends(state: &State) -> Result<Vec<[Tap; 2]>, String> {
     let held = |namespace: &str, interface: &str| inside::within(namespace, || Tap::hold(interface));
     let mut ends = Vec::new();
     for node in nodes(&state.name, &state.topology) {
