@@ -26,7 +26,8 @@ const SHOWN: usize = 5;
 /// command runs. After Ctrl-C, SIGTERM or SIGHUP, at an error, and even if this process is killed, the machine ends.
 pub fn run(machine: &Machine, progress: impl Fn(Option<&str>)) -> Result<Ended, MachineError> {
     if cfg!(not(target_arch = "x86_64")) {
-        return Err(MachineError::Processor);
+        let one = "the emulated machine has one and runs this machine's programs";
+        return Err(MachineError::Other(format!("this machine has no x86-64 processor; {one}")));
     }
     let qemu = program("qemu-system-x86_64", "qemu-system-x86")?;
     let setpriv = program("setpriv", "util-linux")?;
@@ -47,7 +48,7 @@ pub fn run(machine: &Machine, progress: impl Fn(Option<&str>)) -> Result<Ended, 
     command.process_group(0);
 
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(MachineError::Talk)?;
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(MachineError::talk)?;
     let ended = runtime.block_on(supervise(
         command,
         machine.timeout,
@@ -66,14 +67,20 @@ pub fn run(machine: &Machine, progress: impl Fn(Option<&str>)) -> Result<Ended, 
 fn share(folder: &Path) -> Result<PathBuf, MachineError> {
     let share = fs::canonicalize(folder).map_err(|e| MachineError::file(folder, e))?;
     let can_be_shared = share.is_dir() && share.parent().is_some();
-    if can_be_shared { Ok(share) } else { Err(MachineError::Share(share)) }
+    if can_be_shared {
+        return Ok(share);
+    }
+    let expected = "expected a folder below /, which the command may write; name another one with --share";
+    Err(MachineError::Other(format!("cannot share {}; {expected}", share.display())))
 }
 
 /// The folder of the cache, one for each release, since programs and libraries belong together. It is made.
 fn cache() -> Result<PathBuf, MachineError> {
     let set = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches =
-        set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache"))).ok_or(MachineError::NoCache)?;
+    let caches = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache"))).ok_or_else(|| {
+        let none = "neither XDG_CACHE_HOME nor HOME names a folder; set one, since the kernel is kept there";
+        MachineError::Other(none.to_owned())
+    })?;
     let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let release = system.lines().find_map(|line| line.strip_prefix("VERSION_ID=")).unwrap_or("unknown");
     let cache = caches.join("gleaner").join(format!("machine-{}", release.trim_matches('"')));
@@ -89,7 +96,7 @@ fn fetch(cache: &Path, progress: &dyn Fn(&str)) -> Result<(), MachineError> {
         script.hash(&mut hasher);
         put(&scripts.path().join(name), script.as_bytes())?;
     }
-    let failed = |e| MachineError::Program { program: "/bin/sh", error: e };
+    let failed = |error| MachineError::program("/bin/sh", error);
     let errors = scripts.path().join("errors");
     let file = fs::File::create(&errors).map_err(|e| MachineError::file(&errors, e))?;
     let mut shell = Command::new("/bin/sh");
@@ -107,7 +114,11 @@ fn fetch(cache: &Path, progress: &dyn Fn(&str)) -> Result<(), MachineError> {
     let said = fs::read(&errors).map_err(|e| MachineError::file(&errors, e))?;
     let said = String::from_utf8_lossy(&said);
     let said: Vec<&str> = said.lines().filter(|line| !line.starts_with("W:")).collect();
-    Err(MachineError::Fetch(said[said.len().saturating_sub(SHOWN)..].join("\n")))
+    let last = said[said.len().saturating_sub(SHOWN)..].join("\n");
+    Err(MachineError::Other(format!(
+        "the kernel, a Debian package, cannot be fetched by apt-get; is this a Debian with a package server within reach? \
+         The last lines of the steps:\n{last}"
+    )))
 }
 
 /// Writes what the first steps read, settings for a shell and the command as a script, and gives the bytes that end the output. The

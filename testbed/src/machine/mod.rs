@@ -74,62 +74,9 @@ pub struct Ended {
 /// Why there is no machine, or no end of the command.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// Another processor.
-    #[error(
-        "this machine has no x86-64 processor; the emulated machine has one and runs this machine's programs"
-    )]
-    Processor,
-    /// A program that is needed is not in the PATH.
-    #[error(
-        "expected the program {program} in the PATH, found none; install it with: apt-get install {package}"
-    )]
-    Missing {
-        /// Its name.
-        program: &'static str,
-        /// The package that has it.
-        package: &'static str,
-    },
-    /// No place for the cache.
-    #[error("neither XDG_CACHE_HOME nor HOME names a folder; set one, since the kernel is kept there")]
-    NoCache,
-    /// A program cannot be started.
-    #[error("cannot run {program}: {error}")]
-    Program {
-        /// Its name.
-        program: &'static str,
-        /// Why not.
-        error: io::Error,
-    },
-    /// The kernel and the programs cannot be fetched.
-    #[error(
-        "the kernel, a Debian package, cannot be fetched by apt-get; is this a Debian with a package server within reach? \
-         The last lines of the steps:\n{0}"
-    )]
-    Fetch(String),
-    /// A file or folder of this machine.
-    #[error("cannot use {path}: {error}")]
-    File {
-        /// Where it is.
-        path: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
-    /// The shared folder is the root, or not a folder.
-    #[error(
-        "cannot share {0}; expected a folder below /, which the command may write; name another one with --share"
-    )]
-    Share(PathBuf),
-    /// The machine cannot be talked to.
-    #[error("cannot talk with the machine: {0}")]
-    Talk(io::Error),
     /// Where the output goes takes no more.
     #[error("cannot pass on what the command printed: {0}")]
     Output(io::Error),
-    /// The machine ended before the command.
-    #[error(
-        "the machine ended before the command did; try other --memory and --cpus, or --verbose. The last lines of its console:\n{0}"
-    )]
-    Died(String),
     /// The machine takes too long to start, or prints nothing meanwhile.
     #[error(
         "the machine had not started after {after:.0?}, however often it was started; is this one busy? The last lines of its console:\n{console}"
@@ -146,11 +93,23 @@ pub enum MachineError {
     /// A signal came: 128 + its number.
     #[error("interrupted; the machine has ended")]
     Interrupted(u8),
+    /// Anything else, in a sentence.
+    #[error("{0}")]
+    Other(String),
 }
 
 impl MachineError {
     fn file(path: &Path, error: io::Error) -> Self {
-        Self::File { path: path.into(), error }
+        Self::Other(format!("cannot use {}: {error}", path.display()))
+    }
+
+    /// The machine cannot be talked to.
+    fn talk(error: io::Error) -> Self {
+        Self::Other(format!("cannot talk with the machine: {error}"))
+    }
+
+    fn program(program: &str, error: io::Error) -> Self {
+        Self::Other(format!("cannot run {program}: {error}"))
     }
 
     /// The exit code for a shell: 124 after a time-out, as `timeout` has it, 128 + n after signal n, 141 if
@@ -166,10 +125,13 @@ impl MachineError {
 }
 
 /// A program in the PATH.
-fn program(program: &'static str, package: &'static str) -> Result<PathBuf, MachineError> {
+fn program(program: &str, package: &str) -> Result<PathBuf, MachineError> {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
-    found.ok_or(MachineError::Missing { program, package })
+    found.ok_or_else(|| {
+        let advice = format!("found none; install it with: apt-get install {package}");
+        MachineError::Other(format!("expected the program {program} in the PATH, {advice}"))
+    })
 }
 
 /// A script that runs the command in its folder, with the environment of this process.

@@ -56,7 +56,7 @@ pub(super) async fn supervise(
     loop {
         starts += 1;
         let mut child =
-            qemu.spawn().map_err(|e| MachineError::Program { program: "qemu-system-x86_64", error: e })?;
+            qemu.spawn().map_err(|error| MachineError::program("qemu-system-x86_64", error))?;
         let console = Console::new(verbose);
         let conversation = async {
             let (out, err, status) = console.start(&ports, silence, called + START).await?;
@@ -69,7 +69,10 @@ pub(super) async fn supervise(
         let ended = tokio::select! {
             ended = conversation => ended,
             error = &mut interrupted => Err(error),
-            () = console.listen(&mut child) => Err(MachineError::Died(console.tail())),
+            () = console.listen(&mut child) => Err(MachineError::Other(format!(
+                "the machine ended before the command did; try other --memory and --cpus, or --verbose. The last lines of its console:\n{}",
+                console.tail()
+            ))),
         };
         // An error here means that it has ended already.
         let _ = child.kill().await;
@@ -93,7 +96,7 @@ async fn converse(
     end: &str,
 ) -> Result<u8, MachineError> {
     let all = async {
-        let code = async { next_line(&mut status).await.map_err(MachineError::Talk) };
+        let code = async { next_line(&mut status).await.map_err(MachineError::talk) };
         let (out, err) = (pass(out, tokio::io::stdout(), end), pass(err, tokio::io::stderr(), end));
         tokio::try_join!(code, out, err)
     };
@@ -101,7 +104,7 @@ async fn converse(
         Some(limit) => timeout(limit, all).await.map_err(|_| MachineError::TimedOut(limit))??,
         None => all.await?,
     };
-    let unclear = || MachineError::Talk(io::Error::other(format!("expected an exit code, found '{code}'")));
+    let unclear = || MachineError::talk(io::Error::other(format!("expected an exit code, found '{code}'")));
     code.parse().map_err(|_| unclear())
 }
 
@@ -123,7 +126,7 @@ async fn pass(
     let end = end.as_bytes();
     let mut held = Vec::new();
     loop {
-        if from.read_buf(&mut held).await.map_err(MachineError::Talk)? == 0 {
+        if from.read_buf(&mut held).await.map_err(MachineError::talk)? == 0 {
             return pending().await;
         }
         let kept = overlap(&held, end);
@@ -188,7 +191,7 @@ impl Console {
             }
         };
         tokio::select! {
-            started = start => started.map_err(MachineError::Talk),
+            started = start => started.map_err(MachineError::talk),
             () = silent => Err(MachineError::Stuck { after: begun.elapsed(), console: self.tail() }),
         }
     }
@@ -232,7 +235,7 @@ impl Console {
 
 /// Waits for a signal that asks this process to end.
 fn interrupts() -> Result<impl Future<Output = MachineError>, MachineError> {
-    let listen = |kind| signal(kind).map_err(MachineError::Talk);
+    let listen = |kind| signal(kind).map_err(MachineError::talk);
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
     let mut hang_up = listen(SignalKind::hangup())?;
@@ -311,7 +314,8 @@ mod tests {
             assert_eq!(supervised("exec sleep 60", status, None).unwrap().exit_code, exit_code);
         }
         let error = supervised("exec sleep 60", "ready\nseven\n", None).unwrap_err();
-        assert!(matches!(&error, MachineError::Talk(_)) && error.to_string().contains("seven"), "{error}");
+        let words = "cannot talk with the machine: expected an exit code, found 'seven'";
+        assert_eq!(error.to_string(), words);
     }
 
     /// What it prints puts off the end of the silence.
@@ -352,8 +356,9 @@ mod tests {
     #[test]
     fn a_machine_that_dies_leaves_its_last_lines() {
         let script = "seq 2000; echo 'Kernel panic'; seq 100; echo 'qemu: gone' >&2; exit 1";
-        let error = supervised(script, "ready\n", None).unwrap_err();
-        let MachineError::Died(tail) = &error else { panic!("{error}") };
+        let error = supervised(script, "ready\n", None).unwrap_err().to_string();
+        let (said, tail) = error.split_once(":\n").unwrap();
+        assert!(said.starts_with("the machine ended before the command did"), "{error}");
         assert!(tail.contains("Kernel panic") && tail.contains("qemu: gone"), "{tail}");
         assert!(
             tail.lines().count() == SHOWN + 1 && tail.contains("\n100") && !tail.contains("\n50\n"),
