@@ -17,7 +17,6 @@ mod trial;
 pub mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -42,19 +41,6 @@ const MEASURED: usize = 3;
 /// How often a job is run at most where its moment is missed: the parts of a worker's life differ from job to job, and some are as
 /// short as it takes to look at them. Each is checked, and the first with anything wrong is the last.
 const TRIES: u32 = 8;
-
-/// What kept a campaign from being run, where it is no network.
-#[derive(Debug, thiserror::Error)]
-enum CampaignError {
-    #[error(
-        "a job's folder cannot be prepared: {0}; it is made where temporary files go, and needs root and room"
-    )]
-    Folder(#[source] io::Error),
-    #[error("gleaner launch cannot be started: {0}")]
-    Launcher(#[source] io::Error),
-    #[error("a job that nothing was done to did not end well, so nothing can be measured: {0}")]
-    Undisturbed(String),
-}
 
 /// What jobs are like.
 #[derive(Clone, Debug)]
@@ -211,7 +197,9 @@ fn measure(settings: &Settings, workers: u32, lanes: &mut [Lane]) -> Result<Cour
             let first = digest.get_or_insert_with(|| marks.digest().unwrap_or_default().to_owned());
             let (Some(lasted), true) = (marks.phases(), marks.digest() == Some(first) && job.code == Some(0))
             else {
-                return Err(CampaignError::Undisturbed(job.said.unwrap_or_default()).into());
+                let said = job.said.unwrap_or_default();
+                let problem = "a job that nothing was done to did not end well, so nothing can be measured";
+                return Err(format!("{problem}: {said}").into());
             };
             phases.iter_mut().zip(lasted).for_each(|(all, one)| all.push(one));
         }

@@ -16,7 +16,7 @@ use super::fault::{Fault, Phase, Plan};
 use super::forgery::{Forged, Ongoing};
 use super::lane::Lane;
 use super::marks::{Marks, Watch};
-use super::{CampaignError, Course, Settings, worker};
+use super::{Course, Settings, worker};
 use crate::Error;
 use crate::experiment::worker::{MARK, end_all, find, left};
 
@@ -32,8 +32,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const STOPPED: Duration = Duration::from_secs(11);
 
 /// The outcome of a job.
-#[derive(Debug)]
-#[cfg_attr(test, derive(Default))]
+#[derive(Debug, Default)]
 pub struct Ended {
     /// From the fault, or the beginning where nothing fails, to the end.
     pub took: Duration,
@@ -67,43 +66,41 @@ pub fn run(
     plan: &Plan,
     target: Option<(&Course, Duration)>,
 ) -> Result<Ended, Error> {
-    let place = tempfile::tempdir().map_err(CampaignError::Folder)?;
+    let place = tempfile::tempdir().map_err(unprepared)?;
     let folder = place.path();
     let mark = &format!("campaign-{}-{}-{}", std::process::id(), lane.number, plan.number);
-    let disks = Disks::prepare(folder, plan).map_err(CampaignError::Folder)?;
-    lane.write_hosts(&folder.join("hosts"), plan.workers).map_err(CampaignError::Folder)?;
+    let disks = Disks::prepare(folder, plan).map_err(unprepared)?;
+    lane.write_hosts(&folder.join("hosts"), plan.workers).map_err(unprepared)?;
     if plan.fault == Fault::Unequal {
-        worker::shorten(folder, plan.victim, plan.extent).map_err(CampaignError::Folder)?;
+        worker::shorten(folder, plan.victim, plan.extent).map_err(unprepared)?;
     }
     if target.is_some() {
         lane.prepare(plan.fault, plan.victim)?;
     }
-    let job = Job::start(folder, settings, plan, mark).map_err(CampaignError::Launcher)?;
+    let job = Job::start(folder, settings, plan, mark);
+    let job = job.map_err(|error| format!("gleaner launch cannot be started: {error}"))?;
     let timeout = settings.timeout;
     let mut trial =
         Disturbed { lane, timeout, plan, folder, mark, job, ongoing: None, met: false, late: None };
-    let outlasted = trial.run(target);
+    let ended = trial.run(target);
     let forged = trial.ongoing.take().map(Ongoing::end).unwrap_or_default();
-    let outlasted = trial.lane.restore().and(outlasted).inspect_err(|_| trial.job.kill())?;
+    let mut ended = trial.lane.restore().and(ended).inspect_err(|_| trial.job.kill())?;
     let Disturbed { job, met, late, .. } = trial;
-    let Outlasted { took, mut bound, by_itself, injected } = outlasted;
     let (code, object, said) = job.end();
     let orphans = orphans(mark);
     let marks: Vec<Marks> = (0..plan.workers).map(|rank| Marks::read(folder, rank)).collect();
     drop(disks);
     let mut others = marks.iter().enumerate().filter(|(rank, _)| *rank != plan.victim as usize);
-    if plan.fault == Fault::Stop && by_itself && others.any(|(_, marks)| !marks.has_left()) {
-        bound = bound.saturating_sub(STOPPED);
+    if plan.fault == Fault::Stop && ended.by_itself && others.any(|(_, marks)| !marks.has_left()) {
+        ended.bound = ended.bound.saturating_sub(STOPPED);
     }
-    Ok(Ended { took, bound, by_itself, injected, met, late, code, object, said, marks, forged, orphans })
+    Ok(Ended { met, late, code, object, said, marks, forged, orphans, ..ended })
 }
 
-/// A job that was watched to its end: fields as [`Ended`] has them.
-struct Outlasted {
-    took: Duration,
-    bound: Duration,
-    by_itself: bool,
-    injected: Option<Injected>,
+/// What is said of a folder that cannot be prepared.
+fn unprepared(error: io::Error) -> String {
+    let needs = "it is made where temporary files go, and needs root and room";
+    format!("a job's folder cannot be prepared: {error}; {needs}")
 }
 
 /// A job that runs, and is disturbed.
@@ -121,8 +118,8 @@ struct Disturbed<'a> {
 }
 
 impl Disturbed<'_> {
-    /// Injects the fault at its moment, and waits until the job has ended.
-    fn run(&mut self, target: Option<(&Course, Duration)>) -> Result<Outlasted, Error> {
+    /// Injects the fault at its moment, and waits until the job has ended: for how long, and whether it ended by itself.
+    fn run(&mut self, target: Option<(&Course, Duration)>) -> Result<Ended, Error> {
         let begun = Instant::now();
         let whole = target.map_or(self.timeout * 4, |(course, _)| course.whole);
         let done = match (self.plan.fault, target) {
@@ -154,7 +151,7 @@ impl Disturbed<'_> {
             }
             thread::sleep(LOOK);
         }
-        Ok(Outlasted { took: from.elapsed(), bound, by_itself, injected })
+        Ok(Ended { took: from.elapsed(), bound, by_itself, injected, ..Ended::default() })
     }
 
     /// Whether the job must end soon after the fault, unless it is about to end.
@@ -217,7 +214,7 @@ impl Disturbed<'_> {
                     while filler.write_all(&[0; 4096]).is_ok() {}
                     Ok(true)
                 };
-                Ok(fill().map_err(CampaignError::Folder)?)
+                Ok(fill().map_err(unprepared)?)
             }
             Fault::Changed => {
                 self.ongoing = Some(self.lane.forge(victim)?);

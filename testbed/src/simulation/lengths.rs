@@ -33,25 +33,6 @@ const MOST_IN_PIECES: u64 = 1 << 20;
 /// Bytes before each bag.
 const HEADER: f64 = 8.0;
 
-/// Why lengths cannot be followed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LengthsError {
-    #[error(
-        "{method} among {workers} workers sends about {messages} messages and has {slots} places for bags; a simulation has \
-         at most {MOST_MESSAGES} and {MOST_SLOTS}: choose fewer workers, or equal hosts and links that lose nothing"
-    )]
-    Large {
-        method: &'static str,
-        workers: u32,
-        /// What rank 0 sends, times the number of workers.
-        messages: u64,
-        /// Of all workers.
-        slots: u64,
-    },
-    #[error("the schedules of {method} do not end: rank {rank} waits for a message that is never sent")]
-    Waits { method: &'static str, rank: usize },
-}
-
 /// One typical step of a method, after the first.
 ///
 /// # Errors
@@ -66,13 +47,19 @@ pub fn trace(method: &Method, workers: u32, n: usize, overlap: Overlap) -> Resul
 }
 
 /// The refusal of what has too many messages, or places for bags, for all workers to be followed.
-pub(super) fn too_large(method: &Method, workers: u32, n: usize) -> Result<Option<LengthsError>, Error> {
+pub(super) fn too_large(method: &Method, workers: u32, n: usize) -> Result<Option<String>, Error> {
     let first = method.schedule(Rank(0), workers, n)?;
+    // What rank 0 sends, times the number of workers, and places of all of them.
     let messages = first.messages() * u64::from(workers);
     let slots = first.partition.blocks() as u64 * u64::from(first.lanes) * u64::from(workers);
     let method = method.collective().name();
     let is_too_large = messages > MOST_MESSAGES || slots > MOST_SLOTS;
-    Ok(is_too_large.then_some(LengthsError::Large { method, workers, messages, slots }))
+    Ok(is_too_large.then(|| {
+        format!(
+            "{method} among {workers} workers sends about {messages} messages and has {slots} places for bags; a simulation has at most \
+             {MOST_MESSAGES} and {MOST_SLOTS}: choose fewer workers, or equal hosts and links that lose nothing"
+        )
+    }))
 }
 
 /// The same of rank 0, which is its own peer (symmetry reduction), where the schedules of the others are rotations of its own: nothing where they

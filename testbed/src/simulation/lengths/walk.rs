@@ -7,7 +7,7 @@ use gleaner_algorithms::schedule::{Machine, Place, Progress, Schedule, Slots, St
 use gleaner_algorithms::{Block, Method, Rank};
 
 use super::held::{Form, Held, Sizes};
-use super::{LengthsError, MOST_IN_PIECES, MOST_PIECES};
+use super::{MOST_IN_PIECES, MOST_PIECES};
 use crate::Error;
 use crate::simulation::overlap::Overlap;
 use crate::simulation::trace::{Part, Trace, accumulated, handled};
@@ -107,7 +107,8 @@ impl<'a> Walk<'a> {
             match waiting {
                 None => break,
                 Some(rank) if !progress => {
-                    return Err(LengthsError::Waits { method: self.method, rank }.into());
+                    let (method, problem) = (self.method, "waits for a message that is never sent");
+                    return Err(format!("the schedules of {method} do not end: rank {rank} {problem}").into());
                 }
                 Some(_) => {}
             }
