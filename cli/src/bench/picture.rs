@@ -57,7 +57,7 @@ fn row(s: &Summary, unit: f64) -> Row {
         name: format!("{}, {k}", s.method),
         bars,
         spread: Some(spread.times(unit)),
-        value: format!("{}, {}", milliseconds(s.seconds), units::bytes(s.bytes_received as f64)),
+        value: format!("{}, {}", milliseconds(s.seconds), units::bytes(s.bytes_per_step as f64)),
         ..Row::default()
     }
 }

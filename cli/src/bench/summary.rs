@@ -66,13 +66,10 @@ pub struct Summary {
     pub slowest_select: f64,
     pub slowest_exchange: f64,
     pub slowest_merge: f64,
-    #[serde(rename = "bytes_per_step")]
-    pub bytes_received: u64,
-    #[serde(rename = "dense_bytes_per_step")]
-    pub bytes_received_dense: u64,
+    pub bytes_per_step: u64,
+    pub dense_bytes_per_step: u64,
     pub rounds: u64,
-    #[serde(rename = "entries_per_step")]
-    pub entries_delivered: usize,
+    pub entries_per_step: usize,
     pub l2_share: f64,
     pub lost: f64,
     pub digest: String,
@@ -126,8 +123,8 @@ impl Summary {
         let part = |field: fn(&Record) -> f64| {
             if whole > 0.0 { seconds.value * sum(field) / whole } else { 0.0 }
         };
-        let bytes_received = of(|r| r.largest.bytes).value as u64;
-        let least = floor.map(|floor| floor.seconds(bytes_received as f64));
+        let bytes_per_step = of(|r| r.largest.bytes).value as u64;
+        let least = floor.map(|floor| floor.seconds(bytes_per_step as f64));
         let (seconds_floor, seconds_floor_in_place) = least.unzip();
         Summary {
             method: entrant.method.label(),
@@ -154,10 +151,10 @@ impl Summary {
             slowest_select: part(|r| r.slowest.select),
             slowest_exchange: part(|r| r.slowest.exchange),
             slowest_merge: part(|r| r.slowest.merge),
-            bytes_received,
-            bytes_received_dense: (8.0 * params as f64 * (workers - 1) as f64 / workers as f64) as u64,
+            bytes_per_step,
+            dense_bytes_per_step: (8.0 * params as f64 * (workers - 1) as f64 / workers as f64) as u64,
             rounds,
-            entries_delivered: of(|r| r.delivered as f64).value as usize,
+            entries_per_step: of(|r| r.delivered as f64).value as usize,
             l2_share: of(|r| r.l2_share).value,
             lost,
             digest,

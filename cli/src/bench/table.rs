@@ -11,7 +11,7 @@ pub fn milliseconds(seconds: f64) -> String {
 
 /// One method, a line for each thing to know.
 pub fn one(s: &Summary) -> String {
-    let ratio = s.bytes_received_dense as f64 / (s.bytes_received as f64).max(1.0);
+    let ratio = s.dense_bytes_per_step as f64 / (s.bytes_per_step as f64).max(1.0);
     let rows = [
         ("method", s.method.to_owned()),
         ("workers", s.workers.to_string()),
@@ -20,7 +20,7 @@ pub fn one(s: &Summary) -> String {
             format!(
                 "{}, of which {} delivered a step",
                 grouped(s.params as u64),
-                grouped(s.entries_delivered as u64)
+                grouped(s.entries_per_step as u64)
             ),
         ),
         ("L2 share", format!("{:.4} of the gradients' squared norm is delivered at once", s.l2_share)),
@@ -39,8 +39,8 @@ pub fn one(s: &Summary) -> String {
             "bytes received",
             format!(
                 "{} a worker and step; a dense ring: {} ({ratio:.1} times as many)",
-                units::bytes(s.bytes_received as f64),
-                units::bytes(s.bytes_received_dense as f64)
+                units::bytes(s.bytes_per_step as f64),
+                units::bytes(s.dense_bytes_per_step as f64)
             ),
         ),
         ("rounds", s.rounds.to_string()),
@@ -87,9 +87,9 @@ pub fn several(report: &Report) -> String {
             ms(s.seconds_select),
             ms(s.seconds_exchange),
             ms(s.seconds_merge),
-            units::bytes(s.bytes_received as f64),
+            units::bytes(s.bytes_per_step as f64),
             s.rounds.to_string(),
-            grouped(s.entries_delivered as u64),
+            grouped(s.entries_per_step as u64),
             format!("{:.4}", s.l2_share),
             format!("{:.2}", s.seconds / fastest),
         ];

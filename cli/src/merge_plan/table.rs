@@ -18,16 +18,12 @@ pub struct Row {
     pub groups: usize,
     /// Behind how many layers each group ends.
     pub ends: Vec<usize>,
-    #[serde(rename = "seconds_iteration")]
-    pub iteration: f64,
+    pub seconds_iteration: f64,
     /// By how much selection ends after the backward pass alone would.
-    #[serde(rename = "seconds_selecting")]
-    pub selecting: f64,
-    #[serde(rename = "seconds_exposed")]
-    pub non_overlapped: f64,
+    pub seconds_selecting: f64,
+    pub seconds_exposed: f64,
     /// The share of the exchange that is under way while something is computed or selected.
-    #[serde(rename = "hidden_share")]
-    pub hidden: f64,
+    pub hidden_share: f64,
     /// The iteration, divided by that of `optimal`.
     pub ratio: f64,
 }
@@ -41,10 +37,10 @@ impl Row {
             strategy,
             groups: timeline.groups.len(),
             ends: timeline.groups.iter().map(|group| group.layers.end).collect(),
-            iteration: timeline.iteration,
-            selecting: timeline.selecting,
-            non_overlapped: timeline.non_overlapped,
-            hidden: if exchange > 0.0 { 1.0 - timeline.non_overlapped / exchange } else { 0.0 },
+            seconds_iteration: timeline.iteration,
+            seconds_selecting: timeline.selecting,
+            seconds_exposed: timeline.non_overlapped,
+            hidden_share: if exchange > 0.0 { 1.0 - timeline.non_overlapped / exchange } else { 0.0 },
             ratio: timeline.iteration / optimum.max(f64::MIN_POSITIVE),
         }
     }
@@ -68,20 +64,16 @@ pub struct Plan<'a> {
     pub model: &'a str,
     pub layers: &'a [NamedLayer],
     /// Where the layers' times come from.
-    #[serde(rename = "times")]
-    pub share: &'static str,
-    #[serde(rename = "seconds_forward")]
-    pub forward: f64,
-    #[serde(rename = "seconds_backward")]
-    pub backward: f64,
+    pub times: &'static str,
+    pub seconds_forward: f64,
+    pub seconds_backward: f64,
     pub method: String,
     #[serde(skip)]
     pub label: String,
     pub workers: u32,
     pub select_in: SelectIn,
     /// Where costs come from.
-    #[serde(rename = "costs")]
-    pub from: &'a str,
+    pub costs: &'a str,
     pub largest_frontier: usize,
     pub strategies: Vec<Row>,
     /// Every layer by itself, dense, over a ring.
@@ -99,10 +91,10 @@ impl Plan<'_> {
                     row.strategy.to_owned()
                 },
                 row.groups.to_string(),
-                ms(row.iteration),
-                ms(row.selecting),
-                ms(row.non_overlapped),
-                format!("{:.0}%", 100.0 * row.hidden),
+                ms(row.seconds_iteration),
+                ms(row.seconds_selecting),
+                ms(row.seconds_exposed),
+                format!("{:.0}%", 100.0 * row.hidden_share),
                 format!("{:.3}", row.ratio),
             ]
         });
@@ -112,12 +104,12 @@ impl Plan<'_> {
             self.model,
             self.layers.len(),
             grouped(entries as u64),
-            ms(self.forward),
-            ms(self.backward),
-            self.share,
+            ms(self.seconds_forward),
+            ms(self.seconds_backward),
+            self.times,
             self.label,
             self.workers,
-            self.from,
+            self.costs,
             match self.select_in {
                 SelectIn::Backward => "in the backward pass",
                 SelectIn::Beside => "beside the backward pass",

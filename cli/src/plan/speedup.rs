@@ -38,11 +38,9 @@ struct Row {
 pub struct Speedup {
     method: String,
     workers: u32,
-    #[serde(rename = "seconds_latency")]
-    latency: f64,
+    seconds_latency: f64,
     speed: String,
-    #[serde(rename = "bandwidth_bytes_per_second")]
-    bytes_per_second: Vec<f64>,
+    bandwidth_bytes_per_second: Vec<f64>,
     rows: Vec<Row>,
     #[serde(skip)]
     density: f64,
@@ -76,9 +74,9 @@ impl Speedup {
         Ok(Self {
             method: method.label(),
             workers,
-            latency: latency.as_secs_f64(),
+            seconds_latency: latency.as_secs_f64(),
             speed: speed.to_string(),
-            bytes_per_second: bits.iter().map(|bits| bits / 8.0).collect(),
+            bandwidth_bytes_per_second: bits.iter().map(|bits| bits / 8.0).collect(),
             rows,
             density,
         })
@@ -94,16 +92,16 @@ impl Speedup {
     fn below(&self) -> String {
         format!(
             "closed form; latency {:?}, nanoseconds {}",
-            Duration::from_secs_f64(self.latency),
+            Duration::from_secs_f64(self.seconds_latency),
             self.speed
         )
     }
 
     pub fn text(&self) -> String {
         let mut text = format!("{}\n{}\n\n{:>14}", self.heading(), self.below(), "parameters");
-        let decades = || (0..self.bytes_per_second.len()).step_by(EACH as usize);
+        let decades = || (0..self.bandwidth_bytes_per_second.len()).step_by(EACH as usize);
         for i in decades() {
-            let _ = write!(text, "{:>12}", bits(8.0 * self.bytes_per_second[i]));
+            let _ = write!(text, "{:>12}", bits(8.0 * self.bandwidth_bytes_per_second[i]));
         }
         for row in &self.rows {
             let _ = write!(text, "\n{:>14}", grouped(row.params as u64));
@@ -116,7 +114,7 @@ impl Speedup {
 
     pub fn svg(&self) -> Result<String, DrawError> {
         let line = |(number, row): (usize, &Row)| {
-            let rates = self.bytes_per_second.iter().map(|bytes| 8.0 * bytes);
+            let rates = self.bandwidth_bytes_per_second.iter().map(|bytes| 8.0 * bytes);
             Line::exact(number, rates.zip(row.speedup.iter().copied()))
         };
         let name = |(number, row): (usize, &Row)| {

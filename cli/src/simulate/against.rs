@@ -22,25 +22,18 @@ struct Row {
     params: usize,
     density: f64,
     /// What each link carried; none if there was no limit.
-    #[serde(rename = "bandwidth_bits_per_second")]
-    bits_per_second: Option<f64>,
+    bandwidth_bits_per_second: Option<f64>,
     seconds_measured: f64,
     /// By turn; the one above is their median.
     seconds_of_turns: Vec<f64>,
     seconds_predicted: f64,
     ratio: f64,
-    #[serde(rename = "bytes_per_step_measured")]
-    bytes_measured: u64,
-    #[serde(rename = "bytes_per_step_predicted")]
-    bytes_predicted: u64,
-    #[serde(rename = "seconds_select_measured")]
-    select_measured: f64,
-    #[serde(rename = "seconds_select_predicted")]
-    select_predicted: f64,
-    #[serde(rename = "seconds_merge_measured")]
-    merge_measured: f64,
-    #[serde(rename = "seconds_merge_predicted")]
-    merge_predicted: f64,
+    bytes_per_step_measured: u64,
+    bytes_per_step_predicted: u64,
+    seconds_select_measured: f64,
+    seconds_select_predicted: f64,
+    seconds_merge_measured: f64,
+    seconds_merge_predicted: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -157,6 +150,7 @@ fn row(case: &Prepared, machine: &Machine) -> Row {
     let mut received: Vec<f64> =
         traces.iter().map(|trace| trace.bytes_received().into_iter().fold(0.0, f64::max)).collect();
     received.sort_by(f64::total_cmp);
+    let middle = received.len().saturating_sub(1) / 2;
     let rate = network.links.first().map(|link| 8.0 * link.rate);
     let k = choice::k(&measured.method, measured.workers, measured.n).unwrap_or(measured.n);
     Row {
@@ -164,17 +158,17 @@ fn row(case: &Prepared, machine: &Machine) -> Row {
         workers: measured.workers,
         params: measured.n,
         density: k as f64 / measured.n.max(1) as f64,
-        bits_per_second: rate.filter(|rate| rate.is_finite()),
+        bandwidth_bits_per_second: rate.filter(|rate| rate.is_finite()),
         seconds_measured: measured.seconds,
         seconds_of_turns: measured.turns.clone(),
         seconds_predicted: slowest.seconds,
         ratio: slowest.seconds / measured.seconds,
-        bytes_measured: measured.bytes_received as u64,
-        bytes_predicted: received.get(received.len().saturating_sub(1) / 2).copied().unwrap_or(0.0) as u64,
-        select_measured: measured.select,
-        select_predicted: slowest.select,
-        merge_measured: measured.merge,
-        merge_predicted: slowest.merge,
+        bytes_per_step_measured: measured.bytes_received as u64,
+        bytes_per_step_predicted: received.get(middle).copied().unwrap_or(0.0) as u64,
+        seconds_select_measured: measured.select,
+        seconds_select_predicted: slowest.select,
+        seconds_merge_measured: measured.merge,
+        seconds_merge_predicted: slowest.merge,
     }
 }
 
@@ -209,16 +203,16 @@ impl Comparison {
                 row.workers.to_string(),
                 grouped(row.params as u64),
                 format!("{:.4}", row.density),
-                row.bits_per_second.map_or_else(String::new, |rate| (rate / 1e6).to_string()),
+                row.bandwidth_bits_per_second.map_or_else(String::new, |rate| (rate / 1e6).to_string()),
                 ms(row.seconds_measured),
                 range(&row.seconds_of_turns),
                 ms(row.seconds_predicted),
                 format!("{:.2}", row.ratio),
                 if near { String::new() } else { "off".into() },
-                format!("{} / {}", ms(row.select_measured), ms(row.select_predicted)),
-                format!("{} / {}", ms(row.merge_measured), ms(row.merge_predicted)),
-                bytes(row.bytes_measured as f64),
-                bytes(row.bytes_predicted as f64),
+                format!("{} / {}", ms(row.seconds_select_measured), ms(row.seconds_select_predicted)),
+                format!("{} / {}", ms(row.seconds_merge_measured), ms(row.seconds_merge_predicted)),
+                bytes(row.bytes_per_step_measured as f64),
+                bytes(row.bytes_per_step_predicted as f64),
             ]
         });
         let written = match &simulate.calibrate {

@@ -76,18 +76,13 @@ struct Row {
     /// Behind how many layers each group of the optimum ends.
     ends: Vec<usize>,
     /// Merged as the optimum is.
-    #[serde(rename = "seconds_iteration")]
-    iteration: f64,
-    #[serde(rename = "seconds_exposed")]
-    non_overlapped: f64,
+    seconds_iteration: f64,
+    seconds_exposed: f64,
     /// All layers at once, and each by itself.
-    #[serde(rename = "seconds_single")]
-    single: f64,
-    #[serde(rename = "seconds_layer_wise")]
-    layer_wise: f64,
+    seconds_single: f64,
+    seconds_layer_wise: f64,
     /// Merged as the optimum is of the closed form's costs, by these: what gleaner merge-plan says of the same machine and links.
-    #[serde(rename = "seconds_forecast")]
-    forecast: Option<f64>,
+    seconds_forecast: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -95,10 +90,8 @@ struct Iterations<'a> {
     model: &'a str,
     workers: u32,
     params: usize,
-    #[serde(rename = "seconds_forward")]
-    forward: f64,
-    #[serde(rename = "seconds_backward")]
-    backward: f64,
+    seconds_forward: f64,
+    seconds_backward: f64,
     methods: Vec<Row>,
     refused: Vec<Refusal>,
 }
@@ -115,10 +108,16 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
         let predicted = model.as_ref().map(|model| Predicted { model, method: &method, workers });
         Ok(row(method.label(), &layers, &costs, predicted.as_ref())?)
     })?;
-    rows.sort_by(|a, b| a.iteration.total_cmp(&b.iteration));
-    let (forward, backward) = (layers.pass.forward(), layers.pass.backward());
-    let iterations =
-        Iterations { model: &layers.model, workers, params: n, forward, backward, methods: rows, refused };
+    rows.sort_by(|a, b| a.seconds_iteration.total_cmp(&b.seconds_iteration));
+    let iterations = Iterations {
+        model: &layers.model,
+        workers,
+        params: n,
+        seconds_forward: layers.pass.forward(),
+        seconds_backward: layers.pass.backward(),
+        methods: rows,
+        refused,
+    };
     if simulate.json {
         return Ok(json(&iterations));
     }
@@ -142,28 +141,28 @@ fn row(
     Ok(Row {
         method,
         ends: optimal.groups.iter().map(|group| group.layers.end).collect(),
-        iteration: optimal.iteration,
-        non_overlapped: optimal.non_overlapped,
-        single: takes("single")?,
-        layer_wise: takes("layer-wise")?,
-        forecast,
+        seconds_iteration: optimal.iteration,
+        seconds_exposed: optimal.non_overlapped,
+        seconds_single: takes("single")?,
+        seconds_layer_wise: takes("layer-wise")?,
+        seconds_forecast: forecast,
     })
 }
 
 fn table(iterations: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> String {
     let header = ["method", "groups", "iteration", "exposed", "all at once", "layer-wise"];
-    let has_forecast = iterations.methods.iter().any(|row| row.forecast.is_some());
+    let has_forecast = iterations.methods.iter().any(|row| row.seconds_forecast.is_some());
     let header = header.into_iter().chain(has_forecast.then_some("forecast"));
     let rows = iterations.methods.iter().map(|row| {
         let mut cells = vec![
             row.method.clone(),
             row.ends.len().to_string(),
-            ms(row.iteration),
-            ms(row.non_overlapped),
-            ms(row.single),
-            ms(row.layer_wise),
+            ms(row.seconds_iteration),
+            ms(row.seconds_exposed),
+            ms(row.seconds_single),
+            ms(row.seconds_layer_wise),
         ];
-        cells.extend(has_forecast.then(|| row.forecast.map_or_else(String::new, ms)));
+        cells.extend(has_forecast.then(|| row.seconds_forecast.map_or_else(String::new, ms)));
         cells
     });
     let mut text = format!(
@@ -171,8 +170,8 @@ fn table(iterations: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> S
         iterations.model,
         layers.list.len(),
         grouped(iterations.params as u64),
-        ms(iterations.forward),
-        ms(iterations.backward),
+        ms(iterations.seconds_forward),
+        ms(iterations.seconds_backward),
         layers.share,
         iterations.workers,
         simulate.links(),

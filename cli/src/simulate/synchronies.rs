@@ -18,16 +18,12 @@ const GOODPUT: f64 = 1448.0 / 1538.0;
 #[derive(Debug, Serialize)]
 struct Row {
     synchrony: String,
-    #[serde(rename = "seconds_step")]
-    step: f64,
-    #[serde(rename = "seconds_batch_synchronisation")]
-    batch_synchronisation: f64,
+    seconds_step: f64,
+    seconds_batch_synchronisation: f64,
     /// Samples in a second where a batch is given, else passes.
     throughput: f64,
-    #[serde(rename = "background_share")]
-    background: f64,
-    #[serde(rename = "background_bound")]
-    most: Option<f64>,
+    background_share: f64,
+    background_bound: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -36,8 +32,7 @@ struct Synchronies<'a> {
     params: usize,
     workers: u32,
     servers: usize,
-    #[serde(rename = "seconds_pass")]
-    pass: f64,
+    seconds_pass: f64,
     batch: Option<u32>,
     synchronies: Vec<Row>,
 }
@@ -76,7 +71,7 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
         params: layers.entries(),
         workers,
         servers: job.servers,
-        pass,
+        seconds_pass: pass,
         batch: simulate.batch,
         synchronies: rows,
     };
@@ -113,9 +108,14 @@ fn chosen(names: &str) -> Result<Vec<Box<dyn Synchrony>>, CommandError> {
 }
 
 fn row(synchrony: String, course: Course, batch: Option<u32>) -> Row {
-    let Course { step, synchronising, rate, background, most } = course;
-    let throughput = rate * f64::from(batch.unwrap_or(1));
-    Row { synchrony, step, batch_synchronisation: synchronising, throughput, background, most }
+    Row {
+        synchrony,
+        seconds_step: course.step,
+        seconds_batch_synchronisation: course.synchronising,
+        throughput: course.rate * f64::from(batch.unwrap_or(1)),
+        background_share: course.background,
+        background_bound: course.most,
+    }
 }
 
 fn table(predicted: &Synchronies<'_>, simulate: &Simulate) -> String {
@@ -125,10 +125,10 @@ fn table(predicted: &Synchronies<'_>, simulate: &Simulate) -> String {
     let rows = predicted.synchronies.iter().map(|row| {
         vec![
             row.synchrony.clone(),
-            ms(row.step),
-            ms(row.batch_synchronisation),
+            ms(row.seconds_step),
+            ms(row.seconds_batch_synchronisation),
             format!("{:.1}", row.throughput),
-            format!("{:.0}%", 100.0 * row.background),
+            format!("{:.0}%", 100.0 * row.background_share),
             format!("{:.2}", row.throughput / first),
         ]
     });
@@ -136,7 +136,7 @@ fn table(predicted: &Synchronies<'_>, simulate: &Simulate) -> String {
         "{}: {} entries; passes of {} ms\n{} and {}, links of {} and {:?}; predicted ms\n\n{}",
         predicted.model,
         grouped(predicted.params as u64),
-        ms(predicted.pass),
+        ms(predicted.seconds_pass),
         counted(predicted.workers as usize, "worker"),
         counted(predicted.servers, "server"),
         simulate.bandwidth,

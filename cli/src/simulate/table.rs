@@ -18,20 +18,14 @@ pub struct Row {
     pub workload: String,
     pub rounds: u64,
     pub messages: u64,
-    #[serde(rename = "bytes_per_step")]
-    pub bytes_received: u64,
-    #[serde(rename = "entries_per_step")]
-    pub entries_delivered: u64,
+    pub bytes_per_step: u64,
+    pub entries_per_step: u64,
     pub seconds: f64,
-    #[serde(rename = "seconds_select")]
-    pub select: f64,
-    #[serde(rename = "seconds_exchange")]
-    pub exchange: f64,
-    #[serde(rename = "seconds_merge")]
-    pub merge: f64,
+    pub seconds_select: f64,
+    pub seconds_exchange: f64,
+    pub seconds_merge: f64,
     /// The step by the closed form, with the same machine and links; none where it does not know of them.
-    #[serde(rename = "seconds_forecast")]
-    pub forecast: Option<f64>,
+    pub seconds_forecast: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -77,13 +71,13 @@ impl Row {
             messages: middle.map_or(0, |(_, trace)| {
                 trace.messages() * u64::from(workers) / trace.workers.len().max(1) as u64
             }),
-            bytes_received: middle.map_or(0, |(bytes, _)| *bytes),
-            entries_delivered: middle.map_or(0, |(_, trace)| trace.delivered.round() as u64),
+            bytes_per_step: middle.map_or(0, |(bytes, _)| *bytes),
+            entries_per_step: middle.map_or(0, |(_, trace)| trace.delivered.round() as u64),
             seconds: slowest.seconds,
-            select: slowest.select,
-            exchange: slowest.exchange,
-            merge: slowest.merge,
-            forecast,
+            seconds_select: slowest.select,
+            seconds_exchange: slowest.exchange,
+            seconds_merge: slowest.merge,
+            seconds_forecast: forecast,
         }
     }
 }
@@ -92,21 +86,21 @@ impl Prediction {
     pub fn table(&self, simulate: &Simulate) -> String {
         let header =
             ["method", "step", "select", "exchange", "merge", "received", "rounds", "entries", "workload"];
-        let has_forecast = self.methods.iter().any(|row| row.forecast.is_some());
+        let has_forecast = self.methods.iter().any(|row| row.seconds_forecast.is_some());
         let header = header.into_iter().chain(has_forecast.then_some("forecast"));
         let rows = self.methods.iter().map(|row| {
             let mut cells = vec![
                 row.method.clone(),
                 ms(row.seconds),
-                ms(row.select),
-                ms(row.exchange),
-                ms(row.merge),
-                units::bytes(row.bytes_received as f64),
+                ms(row.seconds_select),
+                ms(row.seconds_exchange),
+                ms(row.seconds_merge),
+                units::bytes(row.bytes_per_step as f64),
                 grouped(row.rounds),
-                grouped(row.entries_delivered),
+                grouped(row.entries_per_step),
                 row.workload.clone(),
             ];
-            cells.extend(has_forecast.then(|| row.forecast.map_or_else(String::new, ms)));
+            cells.extend(has_forecast.then(|| row.seconds_forecast.map_or_else(String::new, ms)));
             cells
         });
         format!(
