@@ -159,19 +159,8 @@ impl Comparison {
     }
 
     pub fn table(&self) -> String {
-        let header = [
-            "method",
-            "rounds",
-            "messages",
-            "words",
-            "received",
-            "select",
-            "exchange",
-            "merge",
-            "step",
-            "entries",
-            "/ fastest",
-        ];
+        let header = "method rounds messages words received select exchange merge step entries".split(' ');
+        let header = header.chain(["/ fastest"]);
         let rows = self.ranking.iter().map(|f| {
             let (low, high) = f.delivered;
             vec![
@@ -242,7 +231,6 @@ impl Comparison {
                 .zip(&curves)
                 .map(|(i, (_, points))| Line::exact(i, points.iter().copied()))
                 .collect(),
-            marked: Vec::new(),
         };
         let k = self.choice.sparsity().k(self.n).unwrap_or(self.n);
         let page = Page {

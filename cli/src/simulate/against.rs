@@ -180,22 +180,8 @@ fn range(turns: &[f64]) -> String {
 
 impl Comparison {
     fn table(&self, simulate: &Simulate) -> String {
-        let headings = [
-            "method",
-            "P",
-            "n",
-            "density",
-            "Mbit/s",
-            "measured",
-            "turns",
-            "predicted",
-            "ratio",
-            "",
-            "select m/p",
-            "merge m/p",
-            "bytes measured",
-            "predicted",
-        ];
+        let headings =
+            "method|P|n|density|Mbit/s|measured|turns|predicted|ratio||select m/p|merge m/p|bytes measured|predicted";
         let rows = self.cases.iter().map(|row| {
             let near = (row.ratio - 1.0).abs() <= NEAR;
             vec![
@@ -221,7 +207,7 @@ impl Comparison {
         };
         format!(
             "Measured and predicted steps, ms\n\n{}\n{} of {} cases within {:.0}%; the worst is off by {:.0}%. Speeds: {}.\n{written}",
-            table(headings, rows),
+            table(headings.split('|'), rows),
             self.near,
             self.cases.len(),
             100.0 * NEAR,

@@ -139,19 +139,8 @@ fn table(seed: u64, seconds: f64, courses: &Courses, rows: &[Row], checked: &[Ch
 }
 
 fn line(name: &str, row: &Row) -> String {
-    let Row {
-        tried,
-        tries,
-        injected,
-        either,
-        in_time,
-        failed,
-        named_right,
-        digests_equal,
-        orphans,
-        wrong,
-        ..
-    } = row;
+    let Row { tried, tries, injected, either, in_time, failed, .. } = row;
+    let Row { named_right, digests_equal, orphans, wrong, .. } = row;
     format!(
         "{name:20} {tried:>5} {tries:>6} {injected:>8} {either:>7} {in_time:>8} {failed:>7} {named_right:>14} {digests_equal:>14} {orphans:>8} {wrong:>6}\n"
     )

@@ -165,9 +165,7 @@ fn links(network: &Network, before: &Samples) -> Result<Links, NetworkError> {
         uplinks: network.uplinks().into_iter().zip(of_uplinks).map(uplink).collect(),
         relay: match network.crossed() {
             Ok(None) => Relay::None,
-            Ok(Some(all)) => {
-                Relay::Carries(all.into_iter().flatten().fold(Crossed::default(), Crossed::plus))
-            }
+            Ok(Some(all)) => Relay::Carries(all),
             Err(error) => Relay::Dead { error },
         },
     })

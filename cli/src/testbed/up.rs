@@ -97,8 +97,8 @@ pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
         Ok(ExitCode::from(code))
     };
     up.congestion.as_deref().map_or(Ok(()), Network::check_congestion)?;
-    let changes = Changes { may_delay: topology.delays_or_loses(), by_relay: up.relay, seed: up.seed };
-    let network = match Network::up_for(&topology, &up.name, up.replace, changes) {
+    let changes = Changes { by_relay: up.relay, seed: up.seed, ..Changes::default() };
+    let network = match Network::up(&topology, &up.name, up.replace, changes) {
         Ok(network) => network,
         // A command that has just begun may still hear what this process hears. What was made is gone again.
         Err(error @ NetworkError::Command { .. }) => {

@@ -10,7 +10,7 @@ use super::fault::Fault;
 use super::flood::flood;
 use super::forgery::{self, Ongoing};
 use crate::Error;
-use crate::network::{Network, Node, Prepared};
+use crate::network::{Changes, Network, Node, Prepared};
 use crate::topology::{Link, Shape, Subnet, Topology};
 use gleaner_units as units;
 
@@ -32,7 +32,7 @@ impl Lane {
     pub fn up(number: usize, hosts: u32) -> Result<Self, Error> {
         let topology = Topology::uniform(hosts as usize, Subnet::default(), Link::default())?;
         let name = format!("chaos-{}-{number}", std::process::id());
-        let network = Network::up(&topology, &name, true)?;
+        let network = Network::up(&topology, &name, true, Changes::default())?;
         let hosts = network.hosts();
         Ok(Self { number, network, hosts, prepared: None, done: None })
     }

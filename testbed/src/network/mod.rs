@@ -79,13 +79,7 @@ pub struct Network {
 
 impl Network {
     /// Makes a network, after one of that name was removed if it is to be replaced. If that fails, nothing is left.
-    pub fn up(topology: &Topology, name: &str, replace: bool) -> Result<Self, NetworkError> {
-        let changes = Changes { may_delay: topology.delays_or_loses(), ..Changes::default() };
-        Self::up_for(topology, name, replace, changes)
-    }
-
-    /// The same, for a network whose links will change.
-    pub fn up_for(
+    pub fn up(
         topology: &Topology,
         name: &str,
         replace: bool,
@@ -114,7 +108,8 @@ impl Network {
         if !names.is_empty() {
             return Err(remove::of_others(&names).into());
         }
-        let is_relayed = changes.by_relay || changes.may_delay && kernel.relays();
+        let may_delay = changes.may_delay || topology.delays_or_loses();
+        let is_relayed = changes.by_relay || may_delay && kernel.relays();
         let mut state = State::new(name, topology, is_relayed, changes.seed)?;
         let Err(failure) = build::build(&mut state, &kernel, &lock) else { return Ok(Self { state }) };
         match remove::remove(&state) {
@@ -148,11 +143,6 @@ impl Network {
         };
         let advice = "make one with gleaner testbed up";
         Err(NetworkError::None(format!("there is no network {name}{there}; {advice}")))
-    }
-
-    /// The names of all networks, half-made ones too.
-    pub fn names() -> Result<Vec<String>, String> {
-        State::names()
     }
 
     /// Removes the network and ends what runs in it.
@@ -225,13 +215,17 @@ impl Network {
         self.state.is_relayed
     }
 
-    /// What has crossed each direction of every host's link and then of every uplink, up and down, if a process of ours relays
-    /// packets: where the kernel has netem, or no link delays or loses packets, there is none.
+    /// What has crossed all links so far, up and down, if a process of ours relays packets: where the kernel has netem, or no link
+    /// delays or loses packets, there is none.
     ///
     /// # Errors
     /// A process that is gone.
-    pub fn crossed(&self) -> Result<Option<Vec<[Crossed; 2]>>, String> {
-        self.state.is_relayed.then(|| relay::Ask::Crossed.prepare(self.name())?.ask()).transpose()
+    pub fn crossed(&self) -> Result<Option<Crossed>, String> {
+        if !self.state.is_relayed {
+            return Ok(None);
+        }
+        let links: Vec<[Crossed; 2]> = relay::Ask::Crossed.prepare(self.name())?.ask()?;
+        Ok(Some(links.into_iter().flatten().fold(Crossed::default(), Crossed::plus)))
     }
 
     /// Changes the link of a host while packets cross it; those that wait in its queues are lost, or arrive as before where a
@@ -344,7 +338,7 @@ fn nodes(name: &str, topology: &Topology) -> Vec<Node> {
 /// How links of a network will change, and what carries them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes {
-    /// Whether any will delay or lose packets. What that takes is made from the beginning.
+    /// Whether any will delay or lose packets that does neither now. What that takes is made from the beginning.
     pub may_delay: bool,
     /// Whether a process of ours carries packets although the kernel has netem: then it is known which are lost.
     pub by_relay: bool,

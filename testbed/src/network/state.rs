@@ -8,6 +8,7 @@ use std::{io, thread};
 
 use serde::{Deserialize, Serialize};
 
+use super::Network;
 use crate::topology::Topology;
 
 /// Where the files are. The kernel forgets namespaces when it stops, and systems empty this directory then.
@@ -88,8 +89,11 @@ impl State {
         let path = path(&self.name);
         there(&path, fs::remove_file(&path)).map(drop)
     }
+}
 
-    pub(super) fn names() -> Result<Vec<String>, String> {
+impl Network {
+    /// The names of all networks, half-made ones too.
+    pub fn names() -> Result<Vec<String>, String> {
         let directory = Path::new(DIRECTORY);
         let entries = there(directory, fs::read_dir(directory))?.into_iter().flatten();
         let files = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

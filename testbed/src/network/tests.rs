@@ -30,7 +30,7 @@ impl Guard {
             return None;
         }
         let name = format!("{name}-{}", std::process::id());
-        Some(Self(Network::up(&topology, &name, false).unwrap()))
+        Some(Self(Network::up(&topology, &name, false, Changes::default()).unwrap()))
     }
 }
 
@@ -136,7 +136,7 @@ fn two_at_once_make_one_network() {
     }
     let name = format!("twice-{}", std::process::id());
     let made: Vec<_> = std::thread::scope(|scope| {
-        let up = || Network::up(&topology, &name, false);
+        let up = || Network::up(&topology, &name, false, Changes::default());
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(up)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
