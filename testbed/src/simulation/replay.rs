@@ -100,10 +100,15 @@ pub fn replay(trace: &Trace, machine: &Machine, network: &Network, spans: bool) 
 enum Task {
     /// The present operation of a rank.
     Main(usize),
-    /// A rank writes a message.
-    Write(usize),
-    /// A rank reads one.
-    Read(usize),
+    /// A rank writes a message, or reads one.
+    Message(usize, Side),
+}
+
+/// What a rank does with a message.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Side {
+    Write,
+    Read,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -213,10 +218,8 @@ struct Worker {
     since: f64,
     /// Messages that have come and were not taken, by sender.
     mail: HashMap<u32, u32>,
-    /// Messages that it is to write, with their receivers and bytes.
-    writes: VecDeque<(usize, f64)>,
-    /// Messages that it is to read, with their senders and bytes.
-    reads: VecDeque<(usize, f64)>,
+    /// By [`Side`], messages that it is to write and to read, with their receivers or senders and bytes.
+    messages: [VecDeque<(usize, f64)>; 2],
     lived: Lived,
 }
 
@@ -241,23 +244,21 @@ impl Replay<'_> {
         self.events.push(Reverse(Due { at: time, number: self.number, what: event }));
     }
 
-    /// The next message that a rank writes wants the processor.
-    fn write(&mut self, rank: usize) {
-        if let Some(&(_, bytes)) = self.workers[rank].writes.front() {
-            self.want(rank, Task::Write(rank), self.side(rank, bytes));
+    /// A message is to be written or read behind the others.
+    fn queue(&mut self, rank: usize, side: Side, message: (usize, f64)) {
+        let messages = &mut self.workers[rank].messages[side as usize];
+        messages.push_back(message);
+        if messages.len() == 1 {
+            self.serve(rank, side);
         }
     }
 
-    /// The next message that a rank reads wants the processor.
-    fn read(&mut self, rank: usize) {
-        if let Some(&(_, bytes)) = self.workers[rank].reads.front() {
-            self.want(rank, Task::Read(rank), self.side(rank, bytes));
+    /// The next message that a rank writes or reads wants the processor.
+    fn serve(&mut self, rank: usize, side: Side) {
+        if let Some(&(_, bytes)) = self.workers[rank].messages[side as usize].front() {
+            let seconds = self.network.hosts[rank].slow * self.machine.side(bytes);
+            self.want(rank, Task::Message(rank, side), seconds);
         }
-    }
-
-    /// Seconds of a processor for one side of a message.
-    fn side(&self, rank: usize, bytes: f64) -> f64 {
-        self.network.hosts[rank].slow * self.machine.side(bytes)
     }
 
     /// A task wants so many seconds of a processor.
@@ -318,13 +319,7 @@ impl Replay<'_> {
             }
             Event::Done { .. } => {}
             Event::Arrives(flight) => self.fly(flight),
-            Event::Delivered { from, to, bytes } => {
-                let reads = &mut self.workers[to].reads;
-                reads.push_back((from, bytes));
-                if reads.len() == 1 {
-                    self.read(to);
-                }
-            }
+            Event::Delivered { from, to, bytes } => self.queue(to, Side::Read, (from, bytes)),
             Event::Wakes { from, to } => {
                 let worker = &mut self.workers[to];
                 if worker.waiting == Some(from as u32) {
@@ -354,23 +349,24 @@ impl Replay<'_> {
                 }
                 self.go_on(rank);
             }
-            Task::Write(rank) => {
-                if let Some((to, bytes)) = self.workers[rank].writes.pop_front()
-                    && let Some(flight) = self.wires.send(rank, to, bytes, self.now)
-                {
-                    self.fly(flight);
+            Task::Message(rank, side) => {
+                let message = self.workers[rank].messages[side as usize].pop_front();
+                match (side, message) {
+                    (Side::Write, Some((to, bytes))) => {
+                        if let Some(flight) = self.wires.send(rank, to, bytes, self.now) {
+                            self.fly(flight);
+                        }
+                    }
+                    (Side::Read, Some((from, _))) => {
+                        // A worker that finds an idle core waits for no other.
+                        let pool = self.network.hosts[rank].pool;
+                        let waits = self.shared[pool] && !self.pools[pool].has_idle_core();
+                        let wakeup = if waits { self.machine.wakeup * 1e-6 } else { 0.0 };
+                        self.plan(self.now + wakeup, Event::Wakes { from, to: rank });
+                    }
+                    (_, None) => {}
                 }
-                self.write(rank);
-            }
-            Task::Read(rank) => {
-                if let Some((from, _)) = self.workers[rank].reads.pop_front() {
-                    // A worker that finds an idle core waits for no other.
-                    let pool = self.network.hosts[rank].pool;
-                    let waits = self.shared[pool] && !self.pools[pool].has_idle_core();
-                    let wakeup = if waits { self.machine.wakeup * 1e-6 } else { 0.0 };
-                    self.plan(self.now + wakeup, Event::Wakes { from, to: rank });
-                }
-                self.read(rank);
+                self.serve(rank, side);
             }
         }
     }
@@ -399,10 +395,7 @@ impl Replay<'_> {
                     return;
                 }
                 Op::Send { to, bytes } => {
-                    worker.writes.push_back((*to as usize, f64::from(*bytes)));
-                    if worker.writes.len() == 1 {
-                        self.write(rank);
-                    }
+                    self.queue(rank, Side::Write, (*to as usize, f64::from(*bytes)));
                 }
                 Op::Receive { from } => match worker.mail.get_mut(from) {
                     Some(count) if *count > 0 => *count -= 1,
