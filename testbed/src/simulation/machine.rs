@@ -7,74 +7,71 @@ use serde::{Deserialize, Serialize};
 
 use super::trace::{KINDS, Work};
 
-/// A machine's speeds. As JSON, the fields have these names.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Machine {
-    /// What was measured where, in words.
-    pub about: String,
-    /// Nanoseconds per entry that is added to a residual.
-    pub accumulate: f64,
-    /// Nanoseconds per entry that is chosen from one block of a worker's own accumulator.
-    pub choose: f64,
-    /// Nanoseconds per entry that is chosen by a rule that looks at several blocks together.
-    pub pool: f64,
-    /// Nanoseconds per entry of a bag that a selection looks at, and per index that is sampled at random or agreed on.
-    pub sift: f64,
-    /// Nanoseconds per sparse entry encoded.
-    pub encode: f64,
-    /// Nanoseconds per sparse entry decoded or merged with.
-    pub merge: f64,
-    /// Nanoseconds per dense value added, copied or looked at.
-    pub dense: f64,
-    /// Nanoseconds per entry of a worker's own choice that its residual gives up.
-    pub clear: f64,
-    /// Nanoseconds per other sparse entry committed.
-    pub commit: f64,
-    /// Nanoseconds per dense value committed to a residual.
-    pub commit_dense: f64,
-    /// Slow-down by contention: by how much longer profiled work takes where several workers share the cores.
-    pub contention: f64,
-    /// Microseconds of a processor per message, on each of its two sides.
-    pub message: f64,
-    /// Nanoseconds of a processor per byte, on each of its two sides.
-    pub byte: f64,
-    /// Wake-up latency: microseconds from a message's arrival until the worker that waits for it runs, where workers share cores and none is idle.
-    pub wakeup: f64,
-    /// Time slice of the scheduler: microseconds that a worker computes before the next one does, where they share cores.
-    pub quantum: f64,
-    /// The share of a link's rate that is payload.
-    pub goodput: f64,
+/// How many numbers a machine has.
+pub const NUMBERS: usize = KINDS + 6;
+
+/// Makes the type from its numbers, each with what it is by default.
+macro_rules! machine {
+    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+        /// A machine's speeds. As JSON, the fields have these names.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct Machine {
+            /// What was measured where, in words.
+            pub about: String,
+            $($(#[$doc])* pub $name: f64,)*
+        }
+
+        impl Default for Machine {
+            /// Two cores of an Intel Xeon with AVX-512 that all workers share: fitted to 114 steps of all methods among 2 to 8
+            /// workers, n = 14,728,266, density 1%, 1 Gbit/s.
+            fn default() -> Self {
+                let about = "two cores of an Intel Xeon with AVX-512, fitted to 114 steps of all methods among 2 to 8 workers";
+                Self { about: about.to_owned(), $($name: $number,)* }
+            }
+        }
+
+        impl Machine {
+            fn fields(&mut self) -> [&mut f64; NUMBERS] {
+                [$(&mut self.$name,)*]
+            }
+        }
+    };
 }
 
-/// How many numbers a machine has.
-pub const NUMBERS: usize = KINDS.len() + 6;
-
-impl Default for Machine {
-    /// Two cores of an Intel Xeon with AVX-512 that all workers share: fitted to 114 steps of all methods among 2 to 8 workers,
-    /// n = 14,728,266, density 1%, 1 Gbit/s.
-    fn default() -> Self {
-        Self {
-            about: "two cores of an Intel Xeon with AVX-512, fitted to 114 steps of all methods among 2 to 8 workers"
-                .to_owned(),
-            accumulate: 0.927,
-            choose: 12.68,
-            pool: 27.21,
-            sift: 6.75,
-            encode: 8.183,
-            merge: 1.838,
-            dense: 1.035,
-            clear: 16.32,
-            commit: 8.686,
-            commit_dense: 5.941,
-            contention: 1.068,
-            message: 38.04,
-            byte: 0.4129,
-            wakeup: 615.4,
-            quantum: 3417.0,
-            goodput: 0.925,
-        }
-    }
+machine! {
+    /// Nanoseconds per entry that is added to a residual.
+    accumulate = 0.927,
+    /// Nanoseconds per entry that is chosen from one block of a worker's own accumulator.
+    choose = 12.68,
+    /// Nanoseconds per entry that is chosen by a rule that looks at several blocks together.
+    pool = 27.21,
+    /// Nanoseconds per entry of a bag that a selection looks at, and per index that is sampled at random or agreed on.
+    sift = 6.75,
+    /// Nanoseconds per sparse entry encoded.
+    encode = 8.183,
+    /// Nanoseconds per sparse entry decoded or merged with.
+    merge = 1.838,
+    /// Nanoseconds per dense value added, copied or looked at.
+    dense = 1.035,
+    /// Nanoseconds per entry of a worker's own choice that its residual gives up.
+    clear = 16.32,
+    /// Nanoseconds per other sparse entry committed.
+    commit = 8.686,
+    /// Nanoseconds per dense value committed to a residual.
+    commit_dense = 5.941,
+    /// Slow-down by contention: by how much longer profiled work takes where several workers share the cores.
+    contention = 1.068,
+    /// Microseconds of a processor per message, on each of its two sides.
+    message = 38.04,
+    /// Nanoseconds of a processor per byte, on each of its two sides.
+    byte = 0.4129,
+    /// Wake-up latency: microseconds from a message's arrival until the worker that waits for it runs, where workers share cores and none is idle.
+    wakeup = 615.4,
+    /// Time slice of the scheduler: microseconds that a worker computes before the next one does, where they share cores.
+    quantum = 3417.0,
+    /// The share of a link's rate that is payload.
+    goodput = 0.925,
 }
 
 impl Machine {
@@ -89,27 +86,6 @@ impl Machine {
         let mut machine = Self { about, ..Self::default() };
         machine.fields().into_iter().zip(numbers).for_each(|(field, number)| *field = number);
         machine
-    }
-
-    fn fields(&mut self) -> [&mut f64; NUMBERS] {
-        [
-            &mut self.accumulate,
-            &mut self.choose,
-            &mut self.pool,
-            &mut self.sift,
-            &mut self.encode,
-            &mut self.merge,
-            &mut self.dense,
-            &mut self.clear,
-            &mut self.commit,
-            &mut self.commit_dense,
-            &mut self.contention,
-            &mut self.message,
-            &mut self.byte,
-            &mut self.wakeup,
-            &mut self.quantum,
-            &mut self.goodput,
-        ]
     }
 
     /// Seconds of a processor that does this.

@@ -29,7 +29,7 @@ pub use machine::Machine;
 pub use network::{Host, Link, Network};
 pub use overlap::Overlap;
 pub use replay::{Busy, Lived, Replayed, Span, replay};
-pub use trace::{Handled, KINDS, Op, Part, Trace, Work};
+pub use trace::{Handled, Op, Part, Trace, Work};
 
 /// Where the messages of a step, and the work on them, come from.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -8,13 +8,12 @@
 //! different entries.
 
 use gleaner_algorithms::select;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::executed::Source;
 
 /// The two numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Overlap {
     /// φ: the share of a choice that all workers make, from 0 to 1.
     pub shared: f64,

@@ -14,8 +14,7 @@ use super::trace::{Op, Part, Trace, Work};
 use super::wire::{Flight, Wires};
 
 /// What a worker is busy with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
     /// Work of this part.
     On(Part),
@@ -24,7 +23,7 @@ pub enum Busy {
 }
 
 /// A stretch of a worker's time.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// Seconds from the beginning of the first worker.
     pub start: f64,
@@ -35,7 +34,7 @@ pub struct Span {
 }
 
 /// The step of one worker.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lived {
     /// From its own beginning to its end, in seconds.
     pub seconds: f64,
@@ -46,7 +45,6 @@ pub struct Lived {
     /// Of them, taking entries in and committing.
     pub merge: f64,
     /// All of them in order.
-    #[serde(skip)]
     pub spans: Vec<Span>,
 }
 

@@ -13,12 +13,11 @@ pub enum Part {
     Merge,
 }
 
-/// Kinds of work, in the order of [`Handled`]: entries accumulated, then the parts of a [`Tally`].
-pub const KINDS: [&str; 10] =
-    ["accumulate", "choose", "pool", "sift", "encode", "merge", "dense", "clear", "commit", "commit_dense"];
+/// Kinds of work: entries accumulated, then the parts of a [`Tally`].
+pub(super) const KINDS: usize = 10;
 
-/// How many entries of each of the [`KINDS`] are handled.
-pub type Handled = [f32; KINDS.len()];
+/// How many entries of each kind are handled, in the order of the fields of a [`Machine`](super::Machine).
+pub type Handled = [f32; KINDS];
 
 /// What a processor does.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
