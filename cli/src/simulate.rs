@@ -290,16 +290,14 @@ impl Simulate {
             Some(path) => {
                 let topology = Topology::read(path)?;
                 let network = Network::of_topology(&topology, self.burst, self.cores, self.shared);
-                match network.hosts.len() {
-                    hosts if hosts == workers as usize => network,
-                    hosts => {
-                        return Err(format!(
-                            "{} has {hosts} hosts, and {workers} workers were asked for; expected as many",
-                            path.display()
-                        )
-                        .into());
-                    }
+                let (hosts, path) = (network.hosts.len(), path.display());
+                if hosts != workers as usize {
+                    return Err(format!(
+                        "{path} has {hosts} hosts, and {workers} workers were asked for; expected as many"
+                    )
+                    .into());
                 }
+                network
             }
         };
         let lossy = network.links.iter().map(|link| link.loss).fold(0.0, f64::max);

@@ -124,12 +124,8 @@ fn calibrated(cases: &[Prepared], start: Machine) -> Machine {
     workers.sort_unstable();
     workers.dedup();
     let workers: Vec<String> = workers.iter().map(u32::to_string).collect();
-    let is_timed = |op: &Op| matches!(op, Op::Work(_, Work::Took(_)));
-    let timed = cases
-        .iter()
-        .flat_map(|case| &case.traces)
-        .flat_map(|trace| trace.workers.iter().flatten())
-        .any(is_timed);
+    let mut ops = cases.iter().flat_map(|case| &case.traces).flat_map(|trace| trace.workers.iter().flatten());
+    let timed = ops.any(|op| matches!(op, Op::Work(_, Work::Took(_))));
     // What entries take was not asked of the measurements then.
     let how = if timed { ", profiled, so for --workload profiled" } else { "" };
     let about = format!("fitted to {} measured cases{how}, P = {}", cases.len(), workers.join(", "));

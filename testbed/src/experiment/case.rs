@@ -60,11 +60,6 @@ impl Case {
         peers::is_peer(&self.method())
     }
 
-    /// Whether another library is measured that sends every value as 32 bits.
-    pub fn is_dense_peer(&self) -> bool {
-        self.is_of_peer() && !peers::compresses(&self.method())
-    }
-
     /// The same with other values of these options.
     pub fn with(&self, values: &BTreeMap<String, Value>) -> Case {
         let mut case = self.clone();

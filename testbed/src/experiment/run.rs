@@ -17,7 +17,7 @@ use super::search::Stopped;
 use super::store::Store;
 use super::{Case, Experiment, Wanted, machine};
 use crate::Error;
-use crate::peers::Kit;
+use crate::peers::{self, Kit};
 use crate::record::{self, Machine, Outcome, Record, Relayed, Traffic};
 
 /// An experiment, and the jobs that measure its cases.
@@ -255,7 +255,7 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
         let mut records = Vec::new();
         for (number, case) in job.cases.iter().enumerate() {
             let outcome = match outcome(&ended.printed, number) {
-                Outcome::Done(report) if case.is_dense_peer() && bypassed(&report, case, traffic) => {
+                Outcome::Done(report) if peers::is_dense(&case.method()) && bypassed(&report, case, traffic) => {
                     Outcome::Failed { exit_code: 0, reason: BYPASSED.into() }
                 }
                 outcome => outcome,

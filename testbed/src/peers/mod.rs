@@ -37,9 +37,9 @@ pub fn is_peer(method: &str) -> bool {
     method == DDP || HOOKS.contains(&method) || ALL_REDUCES.contains(&method)
 }
 
-/// Whether a library sends less than every value as 32 bits.
-pub fn compresses(method: &str) -> bool {
-    HOOKS.contains(&method) && method != TORCH_DENSE
+/// Whether a method is another library that sends every value as 32 bits.
+pub fn is_dense(method: &str) -> bool {
+    is_peer(method) && (method == TORCH_DENSE || !HOOKS.contains(&method))
 }
 
 /// How the data of a training with a hook begin: a directory with files like MNIST's follows.
