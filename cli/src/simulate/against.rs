@@ -176,8 +176,7 @@ fn range(turns: &[f64]) -> String {
 
 impl Comparison {
     fn table(&self, simulate: &Simulate) -> String {
-        let headings =
-            "method|P|n|density|Mbit/s|measured|turns|predicted|ratio||select m/p|merge m/p|bytes measured|predicted";
+        let headings = "method|P|n|density|Mbit/s|measured|turns|predicted|ratio||select m/p|merge m/p|bytes measured|predicted";
         let rows = self.cases.iter().map(|row| {
             let near = (row.ratio - 1.0).abs() <= NEAR;
             vec![

@@ -181,10 +181,9 @@ fn print_tally(tally: &Tally, options: &Options) {
 /// What the experiment is for, and every job on a line, as one would type it.
 fn listed(plan: &Plan) -> String {
     let line = |(turn, job): (u32, &Job)| {
-        let link =
-            ["bandwidth", "link_latency", "jitter", "loss", "congestion", "transport", "sockets"].map(|key| {
-                job.cases.first().and_then(|case| Some(format!(" {key} {}", plain(case.0.get(key)?))))
-            });
+        let link = ["bandwidth", "link_latency", "jitter", "loss", "congestion", "transport", "sockets"].map(
+            |key| job.cases.first().and_then(|case| Some(format!(" {key} {}", plain(case.0.get(key)?)))),
+        );
         let link: String = link.into_iter().flatten().collect();
         format!("turn {turn}, {} workers{link}: {}\n", job.workers(), summary::typed(&plan.typed(job)))
     };

@@ -255,7 +255,9 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
         let mut records = Vec::new();
         for (number, case) in job.cases.iter().enumerate() {
             let outcome = match outcome(&ended.printed, number) {
-                Outcome::Done(report) if peers::is_dense(&case.method()) && bypassed(&report, case, traffic) => {
+                Outcome::Done(report)
+                    if peers::is_dense(&case.method()) && bypassed(&report, case, traffic) =>
+                {
                     Outcome::Failed { exit_code: 0, reason: BYPASSED.into() }
                 }
                 outcome => outcome,

@@ -55,8 +55,7 @@ pub(super) async fn supervise(
     let mut starts = 0;
     loop {
         starts += 1;
-        let mut child =
-            qemu.spawn().map_err(|error| MachineError::program("qemu-system-x86_64", error))?;
+        let mut child = qemu.spawn().map_err(|error| MachineError::program("qemu-system-x86_64", error))?;
         let console = Console::new(verbose);
         let conversation = async {
             let (out, err, status) = console.start(&ports, silence, called + START).await?;

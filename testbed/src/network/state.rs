@@ -39,12 +39,7 @@ pub(super) struct State {
 
 impl State {
     /// A state in which nothing is made.
-    pub(super) fn new(
-        name: &str,
-        topology: &Topology,
-        is_relayed: bool,
-        seed: u64,
-    ) -> Result<Self, String> {
+    pub(super) fn new(name: &str, topology: &Topology, is_relayed: bool, seed: u64) -> Result<Self, String> {
         let token = Path::new("/proc/sys/kernel/random/uuid");
         let token = fs::read_to_string(token).map_err(|error| trouble(token, &error))?;
         Ok(Self {
