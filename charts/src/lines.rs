@@ -26,6 +26,8 @@ pub struct Lines {
     pub y: Axis,
     /// In the order in which they are drawn.
     pub lines: Vec<Line>,
+    /// Places on the first axis that are marked by a line from bottom to top.
+    pub marked: Vec<f64>,
 }
 
 /// A line.
@@ -67,6 +69,9 @@ impl Lines {
             .label_style(font(HPos::Left))
             .x_desc(self.x.title())
             .draw()?;
+        let (bottom, top) = self.y.ends();
+        let upright = |at: &f64| PathElement::new(vec![(*at, bottom), (*at, top)], GREY.stroke_width(3));
+        chart.draw_series(self.marked.iter().map(upright))?;
         for Line { look, points, .. } in self.lines.iter().filter(|line| line.has_band) {
             let back = points.iter().rev().map(|(x, y)| (*x, y.high));
             let outline: Vec<_> = points.iter().map(|(x, y)| (*x, y.low)).chain(back).collect();

@@ -71,6 +71,7 @@ pub fn svg(calibration: &Calibration) -> Result<String, DrawError> {
             x: Axis::around("entries", samples.iter().map(entries).collect()),
             y: Axis::fit(&format!("time of {name}, ms"), milliseconds(), false),
             lines: curves.iter().enumerate().map(line).collect(),
+            marked: Vec::new(),
         }
     };
     let panels = [

@@ -231,6 +231,7 @@ impl Comparison {
                 .zip(&curves)
                 .map(|(i, (_, points))| Line::exact(i, points.iter().copied()))
                 .collect(),
+            marked: Vec::new(),
         };
         let k = self.choice.sparsity().k(self.n).unwrap_or(self.n);
         let page = Page {

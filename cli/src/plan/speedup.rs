@@ -131,6 +131,7 @@ impl Speedup {
             x: x.written(self::bits),
             y: Axis::fit("speed-up", all(), false),
             lines: self.rows.iter().enumerate().map(line).collect(),
+            marked: Vec::new(),
         };
         let page = Page {
             width: WIDTH,

@@ -51,7 +51,7 @@ pub(super) fn build(state: &mut State, kernel: &Kernel, lock: &File) -> Result<(
         commands::batch("tc", &state.name, &uplinks(&state.topology, kernel))?;
     }
     state.complete = true;
-    state.write()
+    Ok(state.write()?)
 }
 
 /// Makes a namespace that bears the token.

@@ -170,7 +170,7 @@ fn lines(figure: &Figure, panel: &Panel, series: &[&Series]) -> Lines {
         },
         has_band: is_time,
     };
-    Lines { lines: series.iter().map(line).collect(), x, y }
+    Lines { lines: series.iter().map(line).collect(), x, y, marked: Vec::new() }
 }
 
 fn rows(figure: &Figure, series: &[&Series]) -> Rows {
