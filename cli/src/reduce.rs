@@ -98,6 +98,7 @@ pub fn run(arguments: &Reduce) -> Result<ExitCode, CommandError> {
             &folder.join(memory::NAME),
             &format!("{error}; remove it to start on these residuals afresh"),
         ),
+        (RoutineError::Method(error), _) => error.into(),
         (error, _) => error.into(),
     })?;
     step::accumulate(&mut ensemble, &gradients, before.as_deref())?;

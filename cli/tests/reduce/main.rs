@@ -129,7 +129,7 @@ fn two_workers_by_hand() {
 /// All methods, as the command itself lists them.
 fn methods(bench: &Bench) -> Vec<String> {
     bench.gradient("one.npy", &[1.0]);
-    let sentence = bench.refused("--method none-such --out out one.npy", 1);
+    let sentence = bench.refused("--method none-such --out out one.npy", 2);
     let names = sentence.split("choose one of ").nth(1).unwrap().trim().split(", ").map(str::to_owned);
     let names: Vec<String> = names.filter(|name| name != "auto").collect();
     assert!(names.len() >= 11 && names.contains(&"spardl".into()), "{sentence}");
@@ -195,7 +195,7 @@ fn nothing_is_lost_over_several_steps_for_every_method_and_number_of_workers() {
             for values in ["bf16", "qsgd4"] {
                 let choice = format!("{choice} --values {values}");
                 if dense {
-                    let sentence = bench.refused(&format!("{choice} --out out g0.npy"), 1);
+                    let sentence = bench.refused(&format!("{choice} --out out g0.npy"), 2);
                     assert!(sentence.contains("sends values as they are"), "{sentence}");
                 } else {
                     let bytes = nothing_is_lost(&bench, &choice, workers)["bytes_per_step"].as_u64();
@@ -206,7 +206,7 @@ fn nothing_is_lost_over_several_steps_for_every_method_and_number_of_workers() {
                 }
             }
             if !dense && method != "spardl" {
-                let sentence = bench.refused(&format!("{choice} --teams 2 --out out g0.npy g0.npy"), 1);
+                let sentence = bench.refused(&format!("{choice} --teams 2 --out out g0.npy g0.npy"), 2);
                 assert!(sentence.contains("only spardl has teams"), "{sentence}");
             }
         }
@@ -227,9 +227,9 @@ fn nothing_is_lost_with_teams_either() {
             assert_eq!(report["rounds"], 2 * levels(workers as u32 / teams) + levels(teams), "{choice}");
         }
     }
-    let sentence = bench.refused("--method spardl --teams 4 --out out g0.npy g0.npy g0.npy", 1);
+    let sentence = bench.refused("--method spardl --teams 4 --out out g0.npy g0.npy g0.npy", 2);
     assert!(sentence.contains("choose 1 or 3"), "{sentence}");
-    let sentence = bench.refused("--method auto --out out g0.npy g0.npy", 1);
+    let sentence = bench.refused("--method auto --out out g0.npy g0.npy", 2);
     assert!(sentence.contains("name a method"), "{sentence}");
 }
 

@@ -13,6 +13,8 @@ addresses=$(for host in ${GLEANER_TESTBED_HOSTS:-}; do echo "${host#*=}"; done |
 hosts=$(echo $addresses | tr ' ' ',')
 case "$implementation" in
 open-mpi)
+    # The shared memory of Debian's PMIx 4 lets some jobs fail as they start, with PMIX ERROR: NO-PERMISSIONS.
+    export PMIX_MCA_gds=hash
     # All hosts share the cores of one machine: who waits has to let others run.
     set -- -np "$workers" --mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1 "$@"
     if [ -n "$hosts" ]; then
