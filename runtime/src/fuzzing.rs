@@ -78,6 +78,8 @@ pub fn residual_file(bytes: &[u8]) {
     }
     if let Ok(state) = checkpoint::read(path, &file) {
         let again = checkpoint::write(path, &state).expect("what was read can be written");
-        assert_eq!(checkpoint::read(path, &again).expect("and read"), state);
+        let again = checkpoint::read(path, &again).expect("and read");
+        // As they are printed, since a trainer's own values may be NaN.
+        assert_eq!(format!("{again:?}"), format!("{state:?}"));
     }
 }
