@@ -39,9 +39,14 @@ pub fn exit_code(error: &CommandError) -> u8 {
 
 /// The exit code where a job is not started.
 pub fn launch_code(error: &LaunchError) -> u8 {
-    use LaunchError::{NoWorkers, Program, Rendezvous, Servers, Variable};
+    use LaunchError::{NoAgent, NoWorkers, Program, Rendezvous, Servers, Variable};
     match error {
-        Program { .. } | NoWorkers | Servers { .. } | Variable { .. } | Rendezvous { .. } => OF_ARGUMENTS,
+        Program { .. }
+        | NoWorkers
+        | NoAgent { .. }
+        | Servers { .. }
+        | Variable { .. }
+        | Rendezvous { .. } => OF_ARGUMENTS,
         _ => 1,
     }
 }

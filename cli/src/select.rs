@@ -83,10 +83,11 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
         lengths => Layers::of(lengths.iter().copied()),
     };
     if layers.entries() != n {
-        return Err(report::refused(format!(
+        return Err(format!(
             "--layers has {} entries, but the gradients have {n}; expected the lengths of all their layers",
             layers.entries()
-        )));
+        )
+        .into());
     }
     let read = |(rank, file): (u32, &Vector)| file.values().map_err(|error| of_rank(rank, error));
     let gradients = (0..).zip(&files).map(read).collect::<Result<Vec<_>, _>>()?;

@@ -144,7 +144,7 @@ fn bad_input_gets_a_sentence() {
         ("--density 2 g0.npy", &["the density is 2"]),
         ("--svg none/a.svg g0.npy", &["none"]),
     ] {
-        let is_of_options = ["--selector", "--layers", "--density"].iter().any(|o| arguments.starts_with(o));
+        let is_of_options = ["--selector", "--density"].iter().any(|o| arguments.starts_with(o));
         let sentence = refused(&folder, arguments, if is_of_options { 2 } else { 1 });
         for part in parts {
             assert!(sentence.contains(part), "{arguments}: {sentence}");

@@ -41,7 +41,7 @@ pub enum CheckpointError {
     },
     /// Not a whole checkpoint.
     #[error(
-        "{path} is no checkpoint of residuals: {what}; the file is damaged or of another program; remove it, and go on from an earlier checkpoint"
+        "{path} is no checkpoint of residuals: {what}; the file is damaged, or of another program or version; remove it, and go on from an earlier checkpoint"
     )]
     Damaged {
         /// Which file.
@@ -56,8 +56,8 @@ pub enum CheckpointError {
     Lacks(String),
     /// Of another job.
     #[error(
-        "{path} was written for another job: its {what} is {found}, here it is {expected}; load what this rank has written in a job with the same \
-         options, or begin anew"
+        "{path} was written for another job: its {what} is {found}, here it is {expected}; bring back the file that this rank wrote at this step \
+         with the same options, or begin anew; load_from() takes the files of another number of workers"
     )]
     Other {
         /// Which file.
@@ -185,14 +185,14 @@ impl State {
     }
 }
 
-/// An optional length in a message.
+/// What may be missing, in a message.
 #[derive(PartialEq)]
-pub(crate) struct Found(pub(crate) Option<usize>);
+pub(crate) struct Found<T>(pub(crate) Option<T>);
 
-impl fmt::Display for Found {
+impl<T: Display> Display for Found<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(len) => write!(f, "{len}"),
+        match &self.0 {
+            Some(found) => write!(f, "{found}"),
             None => write!(f, "missing"),
         }
     }

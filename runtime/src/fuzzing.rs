@@ -83,3 +83,24 @@ pub fn residual_file(bytes: &[u8]) {
         assert_eq!(format!("{again:?}"), format!("{state:?}"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn seeds_of_checkpoints_are_read_and_with_another_last_byte_refused() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds/residual_file");
+        let seeds: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(!seeds.is_empty());
+        for path in seeds {
+            let mut file = fs::read(&path).unwrap().split_off(1);
+            checksum::seal(&mut file).unwrap();
+            checkpoint::read(&path, &file).unwrap();
+            *file.last_mut().unwrap() ^= 1;
+            assert!(checkpoint::read(&path, &file).is_err(), "{}", path.display());
+        }
+    }
+}

@@ -38,7 +38,7 @@ pub struct Up {
     /// round trip takes four times this
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     link_latency: Option<Duration>,
-    /// By how much that varies, up and down
+    /// By how much the latency of a link varies, up and down
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "link_latency")]
     jitter: Option<Duration>,
     /// Of a link: the share of packets that each loses in each direction, such as 0.1% or 0.001. A path has two links

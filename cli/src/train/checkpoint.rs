@@ -143,6 +143,7 @@ impl Checkpoints {
         for &old in self.steps()?.iter().rev().skip(KEPT) {
             self.remove(old)?;
         }
+        // Of earlier steps; for this one it is done as the file is written.
         staged::sweep(&self.directory, |name| self.parse(name).is_some());
         Ok(())
     }
@@ -161,7 +162,12 @@ impl Checkpoints {
         values.push((BUFFERS, &mut buffers));
         let words = state.exchange.load(&self.file(step), &mut values, &self.words(step))?;
         let curve = words.get(LOSS_CURVE).and_then(|curve| serde_json::from_str(curve).ok());
-        let curve: Vec<(u64, u64)> = curve.unwrap_or_default();
+        let curve: Vec<(u64, u64)> = curve.ok_or_else(|| TrainError::Checkpoint {
+            path: self.file(step),
+            expected: "the losses so far",
+            found: "none that can be read".into(),
+            advice: "remove the file, so that an earlier step is taken",
+        })?;
         *state.loss_curve = curve.into_iter().map(|(step, loss)| (step, f64::from_bits(loss))).collect();
         state.exchange.restore(state.parameters, own)?;
         state.parameters.set_buffer_values(&buffers)?;

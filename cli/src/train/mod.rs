@@ -27,6 +27,7 @@ use crate::merge_plan::layers::{File, NamedLayer};
 use crate::report::{self, CommandError};
 use gleaner_candle::{LayerTime, PassTimes};
 use gleaner_runtime::Config;
+use gleaner_trainer::TrainerError;
 use gleaner_units as units;
 
 pub use arguments::TrainArgs;
@@ -63,7 +64,12 @@ pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
 /// What ends a run: what is found of its arguments once the workers or the servers are known is said as any other of them.
 fn of_run(error: TrainError) -> CommandError {
     match error {
-        TrainError::Setting { .. } | TrainError::Balance { .. } | TrainError::Slow(_) => {
+        TrainError::Setting { .. }
+        | TrainError::Balance { .. }
+        | TrainError::Slow(_)
+        | TrainError::Choice(_)
+        | TrainError::Runtime(gleaner_runtime::Error::Method(_))
+        | TrainError::Trainer(TrainerError::ModelAndData { .. } | TrainerError::TooFewExamples { .. }) => {
             report::refused(error)
         }
         other => other.into(),

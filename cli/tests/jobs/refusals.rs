@@ -22,7 +22,7 @@ fn a_method_that_cannot_be_starts_no_worker() {
             command
         });
         ended.failed_with(words);
-        assert_eq!(ended.err.lines().count(), 1, "{ended:?}");
+        assert_eq!((ended.code, ended.err.lines().count()), (2, 1), "{ended:?}");
     }
 }
 
@@ -38,7 +38,8 @@ fn arguments_that_make_no_sense_are_named() {
         let mut command = gleaner();
         command.args(["bench", "--json"]).args(arguments);
         let ended = run(command);
-        assert!(ended.code > 0 && ended.out.is_empty() && ended.err.contains(word), "{word}: {ended:?}");
+        assert_eq!(ended.code, 2, "{word}: {ended:?}");
+        assert!(ended.out.is_empty() && ended.err.contains(word), "{word}: {ended:?}");
     }
 }
 

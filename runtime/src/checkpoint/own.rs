@@ -15,8 +15,7 @@ impl State {
     /// Whether it says just this.
     pub(crate) fn expect_words(&self, path: &Path, words: &[(&str, String)]) -> Result<(), CheckpointError> {
         words.iter().try_for_each(|(name, expected)| {
-            let found = self.words.get(*name).map_or("missing", String::as_str);
-            self.expect(path, name, found, expected.as_str())
+            self.expect(path, name, Found(self.words.get(*name)), Found(Some(expected)))
         })
     }
 

@@ -118,8 +118,9 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     if !is_bench || !record.chaos.is_empty() {
         return Ok(None);
     }
-    // Predicted are emulated links that are alike and do not vary, and methods with all their options but these.
-    let unlike = ["topology", "jitter", "residual"];
+    // Predicted are emulated links that are alike and do not vary, and methods with all their options but these. Earlier measurements call a
+    // link's latency just that, which nothing reads.
+    let unlike = ["topology", "jitter", "residual", "latency"];
     if record.traffic.is_empty() || unlike.iter().any(|key| record.case.contains_key(*key)) {
         return Ok(None);
     }
