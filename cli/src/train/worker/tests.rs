@@ -129,7 +129,7 @@ fn checkpoints_of_other_runs_and_damaged_ones_are_refused() {
         refusal(&changed)
     };
     let found = change(|settings| settings.model = ModelKind::Mlp);
-    assert!(found.contains("its model is resnet20, here it is mlp; load what"), "{found}");
+    assert!(found.contains("its model is resnet20, here it is mlp; bring back"), "{found}");
     assert!(change(|settings| settings.method = Method::ring()).contains("here it is ring"));
     let found = change(|settings| settings.method = Method::spardl().k(5));
     assert!(
