@@ -25,8 +25,8 @@ use std::process::ExitCode;
 use crate::crew::{self, Display};
 use crate::merge_plan::layers::{File, NamedLayer};
 use crate::report::{self, CommandError};
-use gleaner_candle::{LayerTime, PassTimes};
-use gleaner_runtime::Config;
+use gleaner_candle::{LayerTime, OverlapError, PassTimes};
+use gleaner_runtime::{Config, Error};
 use gleaner_trainer::TrainerError;
 use gleaner_units as units;
 
@@ -68,7 +68,8 @@ fn of_run(error: TrainError) -> CommandError {
         | TrainError::Balance { .. }
         | TrainError::Slow(_)
         | TrainError::Choice(_)
-        | TrainError::Runtime(gleaner_runtime::Error::Method(_))
+        | TrainError::Runtime(Error::Method(_))
+        | TrainError::Overlap(OverlapError::Runtime(Error::Method(_)))
         | TrainError::Trainer(TrainerError::ModelAndData { .. } | TrainerError::TooFewExamples { .. }) => {
             report::refused(error)
         }
