@@ -89,7 +89,7 @@ fn bad_choices_are_refused_with_a_sentence() {
         ("--method ring --out a.npy", &["a.npy is no directory"]),
     ] {
         let out = if choice.contains("--out") { "" } else { "--out out" };
-        // What a name on the disk stands for is no matter of the arguments alone.
+        // What lies at a path is not of the arguments alone.
         let code = if out.is_empty() { 1 } else { 2 };
         let sentence = bench.refused(&format!("{choice} {out} a.npy a.npy"), code);
         assert!(sentence.starts_with("gleaner: "), "{sentence}");

@@ -121,21 +121,9 @@ fn bad_data_is_refused_in_a_sentence() {
         assert!(said.contains(named) && said.contains("expected"), "{data}: {said}");
         assert_eq!(said.lines().count(), 1, "it is said once, before there are workers: {said}");
     }
-    for (options, named) in [
-        (["--density", "0"], "density is 0"),
-        (["--density", "1.5"], "density is 1.5"),
-        (["--density", "NaN"], "density is NaN"),
-        (["--method", "magic"], "'magic'"),
-        (["--k", "99999999"], "99999999"),
-    ] {
-        let output = train(&["--workers", "2", "--steps", "5", options[0], options[1]]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{options:?}: {said}");
-        assert!(said.contains(named), "{options:?}: {said}");
-    }
 }
 
-/// Whoever refuses a value, the parser or the trainer: the exit code is that of arguments.
+/// The exit code of refused arguments is the same where the parser refuses them, the command, or its workers.
 #[test]
 fn values_that_cannot_be_end_with_one_exit_code() {
     for (options, words) in [
@@ -145,6 +133,9 @@ fn values_that_cannot_be_end_with_one_exit_code() {
         (["--method", "magic"], "'magic'"),
         (["--selector", "magic"], "'magic'"),
         (["--density", "0"], "density is 0"),
+        (["--density", "1.5"], "density is 1.5"),
+        (["--density", "NaN"], "density is NaN"),
+        (["--k", "99999999"], "99999999"),
         (["--synchrony", "ssp/-1"], "synchrony ssp takes no '-1'"),
         (["--merge", "magic"], "magic"),
         (["--data", "parquet:x"], "parquet:x"),
