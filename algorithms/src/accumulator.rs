@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use crate::bag::Entries;
+use crate::bag::wire::Packed;
 use crate::device::{DeviceError, DeviceValues, Largest};
 use crate::residual::NonFinite;
 use crate::{Block, Element, Partition, select};
@@ -280,6 +281,14 @@ impl<'a, T: Element> Own<'a, T> {
         match self {
             Own::Host(_) | Own::Sparse(_) => Ok(None),
             Own::Device { there, block, range } => there.values.largest(*block, k.min(range.len())).map(Some),
+        }
+    }
+
+    /// The indices of so many entries, the k largest, where a device has chosen and encoded them.
+    pub(crate) fn packed(&self, count: usize) -> Result<Option<Packed>, DeviceError> {
+        match self {
+            Own::Host(_) | Own::Sparse(_) => Ok(None),
+            Own::Device { there, block, .. } => there.values.packed(*block, count),
         }
     }
 

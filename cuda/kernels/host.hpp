@@ -430,6 +430,13 @@ Number atomicMin(Number* to, Number value) {
     return before;
 }
 
+template <class Number>
+Number atomicOr(Number* to, Number value) {
+    Number before = *to;
+    *to = before | value;
+    return before;
+}
+
 #define GLEANER_KERNEL(NAME, BLOCK) gleaner_host::kernel(#NAME, BLOCK, NAME)
 
 extern "C" void gleaner_order(int descending) {

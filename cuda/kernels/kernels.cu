@@ -11,6 +11,7 @@
 #include "offsets.cu"
 #include "emit.cu"
 #include "scatter.cu"
+#include "rice.cu"
 #include "apply.cu"
 
 #ifdef GLEANER_HOST
@@ -28,6 +29,8 @@ GLEANER_KERNELS(
     GLEANER_KERNEL(emit_dense, THREADS),
     GLEANER_KERNEL(emit_found, THREADS),
     GLEANER_KERNEL(gather, THREADS),
+    GLEANER_KERNEL(survey_gaps, THREADS),
+    GLEANER_KERNEL(pack_gaps, THREADS),
     GLEANER_KERNEL(clear_at, THREADS),
     GLEANER_KERNEL(set_at, THREADS),
     GLEANER_KERNEL(add_at, THREADS),

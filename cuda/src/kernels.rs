@@ -54,6 +54,8 @@ kernels! {
     EMIT_DENSE c"emit_dense"
     EMIT_FOUND c"emit_found"
     GATHER c"gather"
+    SURVEY_GAPS c"survey_gaps"
+    PACK_GAPS c"pack_gaps"
     CLEAR_AT c"clear_at"
     SET_AT c"set_at"
     ADD_AT c"add_at"

@@ -41,6 +41,7 @@ sources! {
     "offsets.cu"
     "emit.cu"
     "scatter.cu"
+    "rice.cu"
     "apply.cu"
 }
 

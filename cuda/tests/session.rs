@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
+use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::device::{DeviceSlice, Format, Order};
 use gleaner_algorithms::residual::{Correction, OnNonFinite};
 use gleaner_cuda::Cuda;
@@ -151,6 +152,42 @@ fn so_do_gradients_of_16_bits() {
                 job(None, &method, format, None) == job(Some(device), &method, format, None),
                 "{format:?}"
             );
+        }
+    });
+}
+
+/// Steps of a job of two ranks whose gradient is so large that a device encodes the indices; rank 1 has it there, if one is given.
+fn large(device: Option<&Arc<Cuda>>, method: &Method) -> Vec<Vec<Vec<u32>>> {
+    let (name, len) = ("w", 300_000);
+    let layout = Layout::new().parameter(name, len);
+    run(2, |session| {
+        let rank = session.rank();
+        let device = device.filter(|_| rank == 1);
+        let mut gradients = match device {
+            None => session.gradients(&layout, method.clone()).unwrap(),
+            Some(device) => session.gradients_on(device.clone(), &layout, method.clone()).unwrap(),
+        };
+        let steps = (0..3).map(|step| {
+            give(&mut gradients, device, name, &gradient(name, len, rank, step), Format::Float32);
+            let update = gradients.wait().unwrap();
+            update.values(name).unwrap().into_iter().map(f32::to_bits).collect()
+        });
+        steps.collect()
+    })
+}
+
+#[test]
+fn bags_whose_indices_a_device_encodes_say_the_same() {
+    on_each(|device| {
+        for values in [Coding::Exact, Coding::Bf16] {
+            let method = Method::spardl().density(0.23).coding(values);
+            device.start_trace();
+            let found = large(Some(device), &method);
+            let kernels = device.end_trace().unwrap();
+            assert!(found == large(None, &method), "{values:?} on {device:?}");
+            // In all steps but the first, whose choice has no prediction.
+            let encoded = kernels.iter().filter(|(kernel, _)| kernel == "pack_gaps").count();
+            assert_eq!(encoded, 2, "{values:?} on {device:?}");
         }
     });
 }

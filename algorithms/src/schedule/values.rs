@@ -60,13 +60,16 @@ pub(super) struct Carried<T: Element> {
     note: Option<Arc<[u64]>>,
     /// How many entries the last selection here chose from.
     seen: usize,
+    /// Whether it is what a device has chosen of the worker's own values.
+    by_device: bool,
     /// How it travels, if it came or was sent as it is now.
     encoded: Option<Encoded>,
 }
 
 impl<T: Element> From<Bag<T>> for Carried<T> {
     fn from(bag: Bag<T>) -> Self {
-        Self { bag, switched: false, rounded: Rounded::EXACT, note: None, seen: 0, encoded: None }
+        let rounded = Rounded::EXACT;
+        Self { bag, switched: false, rounded, note: None, seen: 0, by_device: false, encoded: None }
     }
 }
 

@@ -105,6 +105,46 @@ def _arrays(names):
     return seen
 
 
+def _after_events(names):
+    """The same after recorded events, with a gradient that a stream of the program's writes late."""
+    rank, device = int(os.environ["RANK"]), _devices(names)
+    count, session = 10_000, gleaner.Session.join()
+    gradients = session.gradients({"w": count}, density=0.01, device=0)
+    seen, stream, event = [], torch.cuda.Stream(), torch.cuda.Event()
+    busy = torch.ones(1 << 26, device=device)
+    torch.cuda.synchronize()
+    for step in range(3):
+        values = torch.randn(count, generator=torch.Generator().manual_seed(10 * rank + step)).to(device)
+        late = torch.zeros(count, device=device)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            busy.mul_(1.0)
+            late.copy_(values)
+            event.record()
+        gradients.ready("w", late, event=event.cuda_event)
+        mean = torch.full((count,), -1.0, device=device)
+        torch.cuda.synchronize()
+        gradients.wait().copy_to("w", mean)
+        torch.cuda.synchronize()
+        seen.append(mean.tolist())
+    return seen
+
+
+def _without_memory():
+    """A job that does not fit, and one that does once there is memory."""
+    session, said = gleaner.Session.join(), []
+    torch.ones(1, device="cuda")
+    free, _ = torch.cuda.mem_get_info()
+    taken = torch.empty(free - (300 << 20), dtype=torch.uint8, device="cuda")
+    try:
+        session.gradients({"w": 150_000_000}, device=0)
+    except gleaner.OutOfMemory as error:
+        said.append(str(error))
+    del taken
+    torch.cuda.empty_cache()
+    return said
+
+
 def _captured():
     """A gradient on a stream that is being captured into a graph."""
     session = gleaner.Session.join()
@@ -171,6 +211,15 @@ class OnDevices(unittest.TestCase):
     def test_arrays_of_any_library(self):
         expected = jobs.run("test_cuda:_arrays", 2, ["cpu", "cpu"])
         self.assertEqual(jobs.run("test_cuda:_arrays", 2, ["cuda:0", "cpu"]), expected)
+
+    def test_gradients_are_read_after_events(self):
+        expected = jobs.run("test_cuda:_arrays", 2, ["cpu", "cpu"])
+        self.assertEqual(jobs.run("test_cuda:_after_events", 2, ["cuda:0", "cuda:0"]), expected)
+
+    def test_what_does_not_fit_is_refused_with_what_is_missing(self):
+        ((sentence,),) = jobs.run("test_cuda:_without_memory", 1)
+        for words in ("not enough memory", "missing"):
+            self.assertIn(words, sentence)
 
     def test_what_cannot_be_is_refused_with_a_sentence(self):
         (said,) = jobs.run("test_cuda:_captured", 1)

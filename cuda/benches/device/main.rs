@@ -122,6 +122,18 @@ fn measure(device: &Cuda, n: usize, options: &Options) -> Result<Row, Box<dyn Er
     let kernels = kernels(device, &mut work, steps)?;
     let search = repeat(&mut || Ok(work.search()?))?;
     let accumulate = repeat(&mut || Ok(work.accumulate()?))?;
+    let mut by_device = Vec::new();
+    let encoded = repeat(&mut || {
+        let (host, device) = work.encode()?;
+        by_device.extend(device);
+        Ok(host)
+    })?;
+    let mut merges = Vec::new();
+    let decoded = repeat(&mut || {
+        let (decoded, merged) = work.on_the_host(&entries)?;
+        merges.push(merged);
+        Ok(decoded)
+    })?;
     let bag = 8 * k;
     let mut bare_in = Vec::new();
     let bag_in = repeat(&mut || {
@@ -146,6 +158,10 @@ fn measure(device: &Cuda, n: usize, options: &Options) -> Result<Row, Box<dyn Er
             .find(|kernel| kernel.name.contains("selection to the host"))
             .map(|kernel| kernel.each),
         bare_out,
+        encoded,
+        encoded_there: (!by_device.is_empty()).then(|| median(by_device)),
+        decoded,
+        merged: median(merges),
         bag_in,
         bare_in: median(bare_in),
         kernels: if options.has("--kernels") { kernels } else { Vec::new() },

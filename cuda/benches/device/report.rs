@@ -23,6 +23,12 @@ pub struct Row {
     pub search: Duration,
     pub bag_out: Option<Duration>,
     pub bare_out: Duration,
+    /// The bag as it travels: by the host, and with its indices encoded on the device, if they are.
+    pub encoded: Duration,
+    pub encoded_there: Option<Duration>,
+    /// By the host: a bag that came, and two merged.
+    pub decoded: Duration,
+    pub merged: Duration,
     pub bag_in: Duration,
     pub bare_in: Duration,
     pub kernels: Vec<Kernel>,
@@ -141,6 +147,13 @@ fn write_row(text: &mut String, row: &Row, floor: Duration, peers: &[Peer]) {
     if let Some(out) = row.bag_out {
         line("bag to the host", out, of_bare(out, row.bare_out));
     }
+    line("bag encoded by the host", row.encoded, String::new());
+    if let Some(there) = row.encoded_there {
+        let ratio = row.encoded.as_secs_f64() / there.as_secs_f64().max(1e-12);
+        line("  with indices by the device", there, format!("{ratio:.1} times as fast"));
+    }
+    line("bag decoded by the host", row.decoded, String::new());
+    line("two bags merged by the host", row.merged, String::new());
     line("bag from the host, applied", row.bag_in, of_bare(row.bag_in, row.bare_in));
     for Kernel { name, count, each } in &row.kernels {
         line(&format!("    {name}"), *each, format!("x {count}"));
@@ -187,6 +200,10 @@ fn row_json(row: &Row, peers: &[Peer]) -> String {
         ("search_us", Some(row.search)),
         ("bag_out_us", row.bag_out),
         ("bare_out_us", Some(row.bare_out)),
+        ("encoded_us", Some(row.encoded)),
+        ("encoded_there_us", row.encoded_there),
+        ("decoded_us", Some(row.decoded)),
+        ("merged_us", Some(row.merged)),
         ("bag_in_us", Some(row.bag_in)),
         ("bare_in_us", Some(row.bare_in)),
     ];

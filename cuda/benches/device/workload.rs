@@ -1,8 +1,11 @@
 //! Gradients on a device and a residual that they are added to, step by step, as a session does it.
 
+use std::error::Error;
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::bag::Entries;
+use gleaner_algorithms::bag::wire::{Body, Decoder, Encoded, Expected, encode};
+use gleaner_algorithms::bag::{Entries, Rounded};
 use gleaner_algorithms::device::{Device, DeviceError, DeviceSlice, DeviceValues, Format, Given, Order};
 use gleaner_algorithms::select::{self, predict_threshold, top_k_dense};
 use gleaner_cuda::{Cuda, Memory, Moment};
@@ -141,6 +144,24 @@ impl<'a> Workload<'a> {
         self.timed(|values| values.largest(0, k).map(drop))
     }
 
+    /// On the host: the entries as they travel, decoded, and merged with as many others.
+    pub fn on_the_host(&self, entries: &Entries<f32>) -> Result<(Duration, Duration), Box<dyn Error>> {
+        let (len, count) = (self.n as u32, entries.len() as u32);
+        let payloads = encode(&[Body::Sparse { entries: entries.clone(), len: self.n, rounded: Rounded::EXACT }]);
+        let others = shifted(entries, len);
+        let clock = Instant::now();
+        let mut decoder = Decoder::<f32>::new(vec![Expected::bag(len, count)]);
+        for payload in payloads {
+            decoder.feed(payload, |_, part| {
+                black_box(part);
+            })?;
+        }
+        let decoded = clock.elapsed();
+        let clock = Instant::now();
+        black_box(entries.merge(&others));
+        Ok((decoded, clock.elapsed()))
+    }
+
     fn timed(
         &mut self,
         what: impl FnOnce(&mut dyn DeviceValues<f32>) -> Result<(), DeviceError>,
@@ -178,6 +199,33 @@ impl<'a> Workload<'a> {
         Ok((whole, named(&self.device.end_trace()?, "a copy to the device")))
     }
 
+    /// The entries of one more step as they travel: how long the host takes for it, and how long where the device encodes the indices.
+    pub fn encode(&mut self) -> Result<(Duration, Option<Duration>), Box<dyn Error>> {
+        let slice = self.slice(self.step);
+        self.step += 1;
+        self.values.accumulate(0, Given::Device(slice), false, &[self.threshold])?;
+        self.values.begin()?;
+        let largest = self.values.largest(0, self.k)?;
+        let (len, rounded, entries) = (self.n, Rounded::EXACT, largest.entries);
+        self.threshold =
+            Some(predict_threshold(largest.threshold, largest.reached, largest.smallest, self.k));
+        let body = [Body::Sparse { entries: entries.clone(), len, rounded }];
+        let clock = Instant::now();
+        let expected = encode(&body);
+        let by_host = clock.elapsed();
+        let clock = Instant::now();
+        let packed = self.values.packed(0, entries.len())?;
+        let bag = packed.and_then(|packed| Encoded::of_packed(&entries, len, rounded, packed));
+        let by_device = bag.map(|bag| (clock.elapsed(), bag));
+        if let Some((_, bag)) = &by_device
+            && encode(&[Body::<f32>::Encoded(bag.clone())]) != expected
+        {
+            return Err("the device encodes otherwise than the host".into());
+        }
+        self.values.clear_at(0, &entries.indices)?;
+        Ok((by_host, by_device.map(|(took, _)| took)))
+    }
+
     /// How long the copy of this many bytes to the host takes, by itself.
     pub fn bare_out(&self, bytes: usize) -> Result<Duration, DeviceError> {
         self.device.start_trace();
@@ -210,6 +258,12 @@ impl<'a> Workload<'a> {
         let there = self.values.read(0..self.n)?;
         Ok(equal && there.iter().zip(&host).all(|(a, b)| a.to_bits() == b.to_bits()))
     }
+}
+
+/// As many entries, one place further on.
+fn shifted(entries: &Entries<f32>, len: u32) -> Entries<f32> {
+    let places = entries.iter().map(|(index, value)| (index + 1, value));
+    places.filter(|(index, _)| *index < len).collect()
 }
 
 /// How many gradients there are by turns: as many as a cache does not hold, and two at least.

@@ -7,6 +7,7 @@ mod blocks;
 mod collected;
 mod entries;
 mod output;
+mod packing;
 mod search;
 mod selection;
 mod turns;
@@ -16,6 +17,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gleaner_algorithms::bag::Entries;
+use gleaner_algorithms::bag::wire::Packed;
 use gleaner_algorithms::device::{DeviceError, DeviceValues, Format, Given, Largest};
 use gleaner_algorithms::residual::NonFinite;
 
@@ -27,6 +29,7 @@ use crate::staging::PIECE_BYTES;
 use blocks::{Block, Blocks};
 use collected::limit;
 use output::Output;
+use packing::{Packing, WORTHWHILE};
 use selection::{Selection, Source, Written};
 use turns::Turns;
 
@@ -46,6 +49,8 @@ struct State {
     blocks: Blocks,
     /// For selections that were not foreseen.
     spare: Option<Output>,
+    /// For indices that are encoded.
+    packing: Option<Packing>,
     /// Whether the step's gradient is complete: what comes next begins another step.
     complete: bool,
 }
@@ -71,7 +76,7 @@ impl CudaValues {
         drop(context.stage(context.streams().writes, &[])?);
         let turns = Turns::new(context)?;
         let blocks = turns.write(|| Blocks::new(context, &blocks, &quotas))?;
-        let state = Mutex::new(State { blocks, spare: None, complete: false });
+        let state = Mutex::new(State { blocks, spare: None, packing: None, complete: false });
         Ok(Self { context: Arc::clone(context), memory, len, turns, state })
     }
 
@@ -216,7 +221,7 @@ impl DeviceValues<f32> for CudaValues {
         if let Some(most) = blocks.blocks.iter().map(Block::asked).max().filter(|most| *most > 0) {
             Output::with_room(&mut spare, &context, most)?;
         }
-        *self.state() = State { blocks, spare, complete: false };
+        *self.state() = State { blocks, spare, packing: None, complete: false };
         Ok(())
     }
 
@@ -316,6 +321,21 @@ impl DeviceValues<f32> for CudaValues {
             Some(largest) => Ok(largest),
             None => self.turns.select(|| self.search(&mut state, block, k)),
         }
+    }
+
+    fn packed(&self, block: usize, count: usize) -> Result<Option<Packed>, DeviceError> {
+        let State { blocks, packing, .. } = &mut *self.locked();
+        let Block { candidates, range, .. } = &blocks.blocks[block];
+        let chosen = candidates.as_ref().filter(|candidates| candidates.chosen == Some(count));
+        let Some(chosen) = chosen.filter(|_| count >= WORTHWHILE) else { return Ok(None) };
+        let _entered = self.context.enter()?;
+        let packing = match Packing::with_room(packing, &self.context, (count, range.len())) {
+            // The host can do without.
+            Err(DeviceError::Memory(_)) => return Ok(None),
+            packing => packing?,
+        };
+        // SAFETY: so many were chosen of the block, ascending, and they stay until the next step begins.
+        unsafe { packing.pack(chosen.output.indices(), count, range.len()) }.map(Some)
     }
 
     fn reaching(

@@ -9,6 +9,7 @@ mod format;
 mod host;
 mod ptx;
 mod random;
+mod rice;
 mod scatter;
 mod select;
 mod selection;

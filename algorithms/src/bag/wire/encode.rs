@@ -177,7 +177,7 @@ fn plan<T: Element>(body: &Body<T>) -> (Header, Packing) {
 }
 
 /// The words that the values at some indices take.
-fn values_words<T: Element>(rounded: Rounded, indices: &[u32]) -> u64 {
+pub(super) fn values_words<T: Element>(rounded: Rounded, indices: &[u32]) -> u64 {
     let buckets = match rounded.coding().has_buckets() {
         true => qsgd::runs(indices, rounded.shift()).count() as u64,
         false => 0,

@@ -20,6 +20,8 @@ pub(super) struct Sparsified<T: Element> {
     seen: usize,
     /// Whether this was the worker's own contribution, which no other worker holds.
     own: bool,
+    /// Whether a device has chosen it.
+    by_device: bool,
 }
 
 impl<T: Element> Context<T> {
@@ -105,12 +107,13 @@ impl<T: Element> Context<T> {
                 }
                 let OwnTop { kept, remaining, next } =
                     own_top(&self.own(block), &overlay, candidates, k as u32)?;
+                let by_device = next.by_device;
                 slot.candidates = next;
-                Sparsified { kept, left: remaining, seen: len, own: true }
+                Sparsified { kept, left: remaining, seen: len, own: true, by_device }
             }
             (Some(Held::Own(overlay)), None) => {
                 let kept = overlaid(self.own(block).other_than(self.reduction.neutral())?, &overlay);
-                Sparsified { kept, left: Entries::default(), seen: len, own: true }
+                Sparsified { kept, left: Entries::default(), seen: len, own: true, by_device: false }
             }
             (Some(Held::Bag(Carried { bag, .. })), k) => {
                 // Its own contribution with a dense one added is chosen from as with an overlay.
@@ -124,11 +127,12 @@ impl<T: Element> Context<T> {
                     }
                     None => kept = entries,
                 }
-                Sparsified { kept, left, seen, own }
+                Sparsified { kept, left, seen, own, by_device: false }
             }
             // What is aligned was turned into a bag before.
             (Some(Held::Aligned(_) | Held::Proposal(..)) | None, _) => {
-                Sparsified { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
+                let (kept, left) = Default::default();
+                Sparsified { kept, left, seen: 0, own: false, by_device: false }
             }
         })
     }
@@ -157,7 +161,7 @@ impl<T: Element> Context<T> {
         let taken = slots.iter_mut().zip(chosen.entries.split(partition)).map(|(slot, kept)| {
             slot.candidates.threshold = chosen.collect;
             let seen = self.block_len(slot.place.block);
-            Sparsified { kept, left: Entries::default(), seen, own: true }
+            Sparsified { kept, left: Entries::default(), seen, own: true, by_device: false }
         });
         Ok(taken.collect())
     }
@@ -201,7 +205,7 @@ impl<T: Element> Context<T> {
                 slot.candidates.threshold = predicted;
             }
             let seen = if laid_over { self.block_len(slot.place.block) } else { entries.len() };
-            chosen.push(Sparsified { kept, left, seen, own });
+            chosen.push(Sparsified { kept, left, seen, own, by_device: false });
         }
         Ok(chosen)
     }
@@ -215,7 +219,7 @@ impl<T: Element> Context<T> {
         (coding, stage, holders): (Coding, u32, Holders),
         tally: &mut Tally,
     ) -> Result<(Carried<T>, Left<T>), DeviceError> {
-        let Sparsified { kept, mut left, seen, own } = chosen;
+        let Sparsified { kept, mut left, seen, own, by_device } = chosen;
         let (len, alone) = (self.block_len(place.block), holders.count == 1);
         tally.select(rule, own, if own { kept.len() } else { seen } as f64);
         if rule.makes_dense() {
@@ -251,7 +255,7 @@ impl<T: Element> Context<T> {
             false => Bag::smaller_with(kept, len, &self.reduction),
         };
         let switched = !rule.makes_dense();
-        Ok((Carried { bag, switched, rounded, note: None, seen, encoded: None }, rest))
+        Ok((Carried { bag, switched, rounded, note: None, seen, by_device, encoded: None }, rest))
     }
 
     /// Of entries of a worker's own block those whose values are not its own alone.

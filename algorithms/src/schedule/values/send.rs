@@ -55,7 +55,13 @@ impl<T: Element> Values<T> {
                 self.tally.dense += len as f64;
                 encoded(self.run.materialise(place.block, &overlay)?.into(), len, residual)
             }
-            Some(Held::Bag(carried)) => encoded(carried, len, residual),
+            Some(Held::Bag(carried)) => match self.packed(place, &carried)? {
+                Some(packed) => {
+                    let encoded = Some(packed.clone());
+                    (Body::Encoded(packed), Held::Bag(Carried { encoded, ..carried }))
+                }
+                None => encoded(carried, len, residual),
+            },
             Some(Held::Aligned(aligned)) => {
                 let Aligned { indices, values, rounded, .. } = aligned.clone();
                 (Body::Aligned { indices, values, len, rounded }, Held::Aligned(aligned))
@@ -78,6 +84,17 @@ impl<T: Element> Values<T> {
             Body::Dense { .. } | Body::Encoded(_) => {}
         }
         Ok((body, held))
+    }
+
+    /// How a bag travels whose indices a device encodes.
+    fn packed(&self, place: Place, carried: &Carried<T>) -> Result<Option<Encoded>, DeviceError> {
+        let Carried { bag: Bag::Sparse(entries), by_device: true, rounded, .. } = carried else {
+            return Ok(None);
+        };
+        // What rounding made zero is missing, and then they are not as many.
+        let packed = self.run.own(place.block).packed(entries.len())?;
+        let len = self.run.block_len(place.block);
+        Ok(packed.and_then(|packed| Encoded::of_packed(entries, len, *rounded, packed)))
     }
 }
 

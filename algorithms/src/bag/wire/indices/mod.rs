@@ -29,7 +29,7 @@ mod tests;
 use super::header::Form;
 
 pub(super) use fields::SLACK;
-pub(super) use packing::{Packing, choose};
+pub(super) use packing::{Packing, Survey, TRIED, choose, elias_fano, smallest};
 pub(super) use read::read;
 pub(super) use write::write;
 

@@ -1,0 +1,62 @@
+//! Indices that a device has encoded where they were selected.
+
+use super::super::{Entries, Rounded, is_entry};
+use super::encode::{Encoded, values_words};
+use super::indices::{self, Survey};
+use super::{Form, Header, values};
+use crate::Element;
+
+/// Ascending indices in Rice's form, with what decides whether that is the smallest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Packed {
+    /// All gaps, bit by bit.
+    pub widest: u32,
+    /// The lowest parameter that was tried.
+    pub lowest: u32,
+    /// For it and those that follow, the sum of the gaps' higher parts.
+    pub highs: [u32; Packed::TRIED],
+    /// The indices with the best of these parameters, and maybe more behind them.
+    pub bytes: Vec<u8>,
+}
+
+impl Packed {
+    /// How many parameters are tried, from max(0, m − 3) on, m being the least with (last index + 1 − count) / 2^m ≤ count, at most 31.
+    pub const TRIED: usize = indices::TRIED;
+
+    /// The words that so many indices below `len` take at most with the best parameter: as many as in Elias–Fano's form with the same.
+    pub fn most_words(count: usize, len: usize) -> usize {
+        let (count, len) = (count as u64, len as u64);
+        let parameter = indices::elias_fano(count, len);
+        indices::implied_words(Form::EliasFano, parameter, count, len).unwrap_or(count).min(count) as usize
+    }
+}
+
+impl Encoded {
+    /// How entries of a block of `len` travel, whose indices are encoded already: what [`encode`](super::encode()) makes of them, but
+    /// None where another form, or a parameter that was not tried, may take less.
+    pub fn of_packed<T: Element>(
+        entries: &Entries<T>,
+        len: usize,
+        rounded: Rounded,
+        packed: Packed,
+    ) -> Option<Self> {
+        let (count, block) = (entries.len() as u64, len as u64);
+        let Packed { widest, lowest, highs, mut bytes } = packed;
+        let rice = Survey { widest, lowest, highs }.rice(count)?;
+        if count == 0 || indices::smallest(count, block, widest, rice) != rice {
+            return None;
+        }
+        let words = rice.words + values_words::<T>(rounded, &entries.indices);
+        let is_full_smaller = values::dense_words::<T>(rounded, block) < words;
+        if is_full_smaller && entries.values.iter().copied().all(is_entry) {
+            return None;
+        }
+        bytes.truncate(4 * rice.words as usize);
+        bytes.reserve_exact(4 * (words - rice.words) as usize);
+        values::write_sparse(rounded, &entries.indices, &entries.values, &mut bytes);
+        debug_assert_eq!(bytes.len(), 4 * words as usize, "room for all indices");
+        let (parameter, count) = (rice.parameter, count as u32);
+        let header = Header { form: Form::Rice, parameter, rounded: Some(rounded), count, words };
+        Some(Self { header, len, body: bytes.into() })
+    }
+}
