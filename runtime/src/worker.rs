@@ -84,7 +84,7 @@ pub(crate) struct Worker {
     /// Whose end was seen but not explained, and until when another rank may know better. It may be the cause, or follow from a
     /// failure that others know of.
     suspected: Option<(Failure, Instant)>,
-    /// Links that fell silent, as far as this worker knows, the first of them first, and when to say who is to blame.
+    /// Links that fell silent, as far as this worker knows, the first of them first, and when to say who is to blame at the earliest.
     silence: Option<(Vec<Silence>, Instant)>,
     /// Silent links that were reported to others: the same report again is no news.
     sent_silences: BTreeSet<Silence>,
@@ -206,7 +206,7 @@ impl Worker {
     /// When to look at the clock next, but for silent links.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let suspected = self.suspected.as_ref().map(|(_, until)| *until);
-        let silence = self.silence.as_ref().map(|(_, until)| *until);
+        let silence = self.concludes();
         // What is past has had its effect.
         let failing = self.failing.as_ref();
         let excused = failing.filter(|failing| !failing.is_excused).map(|failing| failing.excused);
@@ -296,7 +296,9 @@ impl Worker {
         if let Some((failure, _)) = self.suspected.take_if(|(_, until)| *until <= now) {
             self.fail(failure, now);
         }
-        if let Some((silences, _)) = self.silence.take_if(|(_, until)| *until <= now) {
+        if self.concludes().is_some_and(|at| at <= now)
+            && let Some((silences, _)) = self.silence.take()
+        {
             let failure = self.conclude(&silences, now);
             self.fail(failure, now);
         }

@@ -61,11 +61,32 @@ impl Worker {
         }
     }
 
+    /// When this worker says who is to blame for silent links. Where it has a link with one peer alone that has not left, links that are
+    /// being opened show whether it was cut off itself: it waits a while longer for them.
+    pub(super) fn concludes(&self) -> Option<Instant> {
+        let (_, until) = self.silence.as_ref()?;
+        let (linked, opening): (Vec<_>, Vec<_>) = self.counted().partition(|(_, tie)| tie.heard.is_some());
+        let waits = linked.len() < 2 && !opening.is_empty();
+        Some(if waits { *until + self.patience() } else { *until })
+    }
+
+    /// The peers that show by their silence whether this worker was cut off. That of a rank that has left in order means nothing, and that of
+    /// one with which there was no link yet means nothing to a worker that has heard another.
+    fn counted(&self) -> impl Iterator<Item = (&Peer, &Tie)> {
+        let hears = self.heard_meanwhile();
+        let is_linked = move |tie: &Tie| tie.heard.is_some() || !hears;
+        self.ties.iter().filter(move |(_, tie)| tie.is_silent || !tie.has_left && is_linked(tie))
+    }
+
+    /// Whether it heard a peer, which may have left since, when one that is silent now had been so for half the time-out.
+    fn heard_meanwhile(&self) -> bool {
+        let silent = self.ties.values().filter(|tie| tie.is_silent).filter_map(|tie| tie.heard).min();
+        silent.zip(self.heard).is_some_and(|(since, heard)| heard.duration_since(since) >= self.timeout / 2)
+    }
+
     /// Which rank is to blame for these silent links, as this worker concludes.
     pub(super) fn conclude(&self, silences: &[Silence], now: Instant) -> Failure {
-        // The silence of a rank that has left in order means nothing.
-        let stayed = self.ties.iter().filter(|(_, tie)| tie.is_silent || !tie.has_left);
-        let peers: Vec<u32> = stayed.map(|(peer, _)| peer.0).collect();
+        let peers: Vec<u32> = self.counted().map(|(peer, _)| peer.0).collect();
         let hearing = |rank| self.hearing_of(rank, now);
         let (rank, reason) = silence::decide(silences, self.rank, &peers, hearing, self.timeout);
         Failure { rank, step: self.step, reason }

@@ -1,6 +1,7 @@
 //! Random histories of workers that are killed, stopped, cut off, fail or leave, with messages that take any time.
 
 mod cuts;
+mod opening;
 
 use std::collections::VecDeque;
 
