@@ -10,7 +10,9 @@ use std::sync::Barrier;
 use cudarc::driver::sys::{self, CUresult};
 use devices::on_real;
 use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::device::{Apply, Device, DeviceError, DeviceSlice, DeviceValues, Format, Given, Order};
+use gleaner_algorithms::device::{
+    Apply, Device, DeviceError, DeviceSlice, DeviceValues, Format, Given, Order,
+};
 use gleaner_cuda::Cuda;
 
 /// Bytes that a copy on the device moves in some tenths of a millisecond.

@@ -147,7 +147,8 @@ impl<'a> Workload<'a> {
     /// On the host: the entries as they travel, decoded, and merged with as many others.
     pub fn on_the_host(&self, entries: &Entries<f32>) -> Result<(Duration, Duration), Box<dyn Error>> {
         let (len, count) = (self.n as u32, entries.len() as u32);
-        let payloads = encode(&[Body::Sparse { entries: entries.clone(), len: self.n, rounded: Rounded::EXACT }]);
+        let payloads =
+            encode(&[Body::Sparse { entries: entries.clone(), len: self.n, rounded: Rounded::EXACT }]);
         let others = shifted(entries, len);
         let clock = Instant::now();
         let mut decoder = Decoder::<f32>::new(vec![Expected::bag(len, count)]);

@@ -39,7 +39,8 @@ impl Packing {
         (count, len): (usize, usize),
     ) -> Result<&'a Self, DeviceError> {
         let (words, chunks) = (Packed::most_words(count, len), count.div_ceil(CHUNK as usize));
-        let enough = match packing.take().filter(|packing| packing.words >= words && packing.chunks >= chunks) {
+        let enough = match packing.take().filter(|packing| packing.words >= words && packing.chunks >= chunks)
+        {
             Some(packing) => packing,
             None => Self::new(context, words.next_multiple_of(2), chunks)?,
         };
