@@ -8,8 +8,7 @@ mod devices;
 use std::ffi::CString;
 use std::ptr;
 
-use cudarc::driver::sys::{self, CUresult};
-use devices::{Program, on_real};
+use devices::{Program, driver, enter, on_real};
 use gleaner_algorithms::device::{Device, Format, Given};
 
 /// Writes to an address where there is nothing.
@@ -27,14 +26,6 @@ const FAULTY: &str = "
     ret;
 }";
 
-/// Calls the driver.
-macro_rules! driver {
-    ($function:ident($($argument:expr),*)) => {
-        // SAFETY: what it is given was made by the driver or outlives the call, and is used by one thread.
-        assert_eq!(unsafe { sys::$function($($argument),*) }, CUresult::CUDA_SUCCESS)
-    };
-}
-
 #[test]
 fn a_kernel_of_the_program_that_fails_is_said_with_what_was_under_way() {
     on_real(|cuda| {
@@ -44,9 +35,8 @@ fn a_kernel_of_the_program_that_fails_is_said_with_what_was_under_way() {
         values.accumulate(0, Given::Device(program.slice(0..n)), true, &[None]).unwrap();
         assert_eq!(values.check().unwrap(), None);
 
-        let (mut context, mut module, mut kernel) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-        driver!(cuDevicePrimaryCtxRetain(&mut context, 0));
-        driver!(cuCtxSetCurrent(context));
+        let (mut module, mut kernel) = (ptr::null_mut(), ptr::null_mut());
+        enter();
         let text = CString::new(FAULTY).unwrap();
         driver!(cuModuleLoadData(&mut module, text.as_ptr().cast()));
         driver!(cuModuleGetFunction(&mut kernel, module, c"faulty".as_ptr()));

@@ -5,10 +5,9 @@
 mod devices;
 
 use std::ptr;
-use std::sync::Barrier;
 
-use cudarc::driver::sys::{self, CUresult};
-use devices::on_real;
+use cudarc::driver::sys;
+use devices::{driver, enter, on_real};
 use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::device::{
     Apply, Device, DeviceError, DeviceSlice, DeviceValues, Format, Given, Order,
@@ -17,22 +16,6 @@ use gleaner_cuda::Cuda;
 
 /// Bytes that a copy on the device moves in some tenths of a millisecond.
 const LARGE: usize = 256 << 20;
-
-/// Calls the driver.
-macro_rules! driver {
-    ($function:ident($($argument:expr),*)) => {
-        // SAFETY: what it is given was made by the driver, and is used by one thread.
-        assert_eq!(unsafe { sys::$function($($argument),*) }, CUresult::CUDA_SUCCESS)
-    };
-}
-
-/// The device's primary context is current for this thread, as it is where a framework is at work.
-fn enter() -> sys::CUcontext {
-    let mut context = ptr::null_mut();
-    driver!(cuDevicePrimaryCtxRetain(&mut context, 0));
-    driver!(cuCtxSetCurrent(context));
-    context
-}
 
 fn stream(kind: sys::CUstream_flags) -> sys::CUstream {
     let mut stream = ptr::null_mut();
@@ -138,54 +121,6 @@ fn what_the_driver_says_of_memory_and_streams_is_believed() {
         assert_all(&*values, 1.0);
         driver!(cuMemFreeAsync(address, ours));
         driver!(cuMemFreeHost(pinned));
-    });
-}
-
-#[test]
-fn a_graph_that_another_thread_captures_is_not_broken() {
-    on_real(|cuda| {
-        let n = 1 << 20;
-        let gradient = cuda.memory(4 * n).unwrap();
-        gradient.write(0, &3.0f32.to_le_bytes().repeat(n)).unwrap();
-        let modes = [
-            sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
-            sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-            sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
-        ];
-        for mode in modes {
-            let turn = Barrier::new(2);
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    enter();
-                    let mut target = 0;
-                    driver!(cuMemAlloc_v2(&mut target, 4));
-                    let ours = stream(sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
-                    driver!(cuStreamBeginCapture_v2(ours, mode));
-                    fill(target, 1.0, 1, ours);
-                    // The other thread does a whole step, and allocates for it.
-                    turn.wait();
-                    turn.wait();
-                    fill(target, 2.0, 1, ours);
-                    let mut graph = ptr::null_mut();
-                    driver!(cuStreamEndCapture(ours, &mut graph));
-                    let mut nodes = 0;
-                    driver!(cuGraphGetNodes(graph, ptr::null_mut(), &mut nodes));
-                    assert_eq!(nodes, 2, "what this thread captured, and nothing else");
-                    driver!(cuGraphDestroy(graph));
-                    driver!(cuMemFree_v2(target));
-                });
-                turn.wait();
-                let mut values = cuda.zeros(n).unwrap();
-                values.cut(std::slice::from_ref(&(0..n)), &[Some(1000)]).unwrap();
-                let given = Given::Device(slice(gradient.address(), n, ptr::null_mut()));
-                values.accumulate(0, given, true, &[None]).unwrap();
-                values.begin().unwrap();
-                assert_eq!(values.largest(0, 1000).unwrap().entries.values, [3.0; 1000]);
-                values.clear_at(0, &[5]).unwrap();
-                assert_eq!(values.read(4..6).unwrap(), [3.0, 0.0]);
-                turn.wait();
-            });
-        }
     });
 }
 

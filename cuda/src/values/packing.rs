@@ -89,6 +89,9 @@ impl Packing {
         let (measured, words) = unsafe { self.pinned.read(0..bytes) }.split_at(MEASURED);
         let numbers: &[u32] = bytemuck::cast_slice(measured);
         let [widest, lowest, highs @ ..] = [0, 1, 2, 3, 4, 5].map(|number: usize| numbers[number]);
-        Ok(Packed { widest, lowest, highs, bytes: words.to_vec() })
+        // With room for values of four bytes behind them.
+        let mut bytes = Vec::with_capacity(words.len() + 4 * count);
+        bytes.extend_from_slice(words);
+        Ok(Packed { widest, lowest, highs, bytes })
     }
 }

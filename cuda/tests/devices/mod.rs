@@ -13,6 +13,25 @@ use gleaner_statistics::random::Generator;
 use half::{bf16, f16};
 use tempfile::TempDir;
 
+/// Calls the driver.
+macro_rules! driver {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        // SAFETY: what it is given was made by the driver or outlives the call, and is used by one thread.
+        assert_eq!(unsafe { cudarc::driver::sys::$function($($argument),*) }, cudarc::driver::sys::CUresult::CUDA_SUCCESS)
+    };
+}
+
+#[allow(unused_imports, reason = "each test file uses a part")]
+pub(crate) use driver;
+
+/// The device's primary context is current for this thread, as it is where a framework is at work.
+pub fn enter() -> cudarc::driver::sys::CUcontext {
+    let mut context = std::ptr::null_mut();
+    driver!(cuDevicePrimaryCtxRetain(&mut context, 0));
+    driver!(cuCtxSetCurrent(context));
+    context
+}
+
 const LIBRARY_FILE: &str = "libkernels.so";
 const HOST: &str = include_str!("../../kernels/host.hpp");
 

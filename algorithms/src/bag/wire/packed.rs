@@ -15,7 +15,7 @@ pub struct Packed {
     pub lowest: u32,
     /// For it and those that follow, the sum of the gaps' higher parts.
     pub highs: [u32; Packed::TRIED],
-    /// The indices with the best of these parameters, and maybe more behind them.
+    /// The indices with the best of these parameters, and maybe more behind them. Values are written behind the indices.
     pub bytes: Vec<u8>,
 }
 
@@ -52,7 +52,6 @@ impl Encoded {
             return None;
         }
         bytes.truncate(4 * rice.words as usize);
-        bytes.reserve_exact(4 * (words - rice.words) as usize);
         values::write_sparse(rounded, &entries.indices, &entries.values, &mut bytes);
         debug_assert_eq!(bytes.len(), 4 * words as usize, "room for all indices");
         let (parameter, count) = (rice.parameter, count as u32);
