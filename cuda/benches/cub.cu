@@ -5,13 +5,19 @@
 // A step adds a gradient to the residual, selects the k largest magnitudes with their indices, in any order and any of those that are
 // equal to the last, gathers their values and makes the residual zero there. cub::DeviceTopK comes with CCCL 3.3, of CUDA 13.2; with
 // an older one, a radix sort of all magnitudes is measured. Options: entries, separated by spaces. Medians of 20, by events.
+//
+// And what merging would take there: k entries come from pinned memory, are merged with k that are on the device, equal indices are added,
+// and the sums go back to pinned memory; by the host's clock, from an idle device on.
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
+#include <cub/device/device_merge.cuh>
 #include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_reduce.cuh>
 #include <cub/version.cuh>
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
@@ -223,6 +229,73 @@ void measure(size_t n) {
     }
 }
 
+// Ascending indices, `step` on the average apart, and values.
+void make(unsigned* indices, float* values, unsigned k, unsigned step, unsigned seed) {
+    unsigned index = 0;
+    for (unsigned i = 0; i < k; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        index += 1 + (seed >> 8) % (2 * step - 1);
+        indices[i] = index;
+        values[i] = float(seed >> 8) / 8388608.0f - 1.0f;
+    }
+}
+
+void measure_merge(size_t n) {
+    unsigned k = unsigned((n + 99) / 100);
+    unsigned* pinned = nullptr;
+    // The bag that comes, and then what goes back: how many, indices, values.
+    check(cudaMallocHost(&pinned, (6 * size_t(k) + 1) * sizeof(unsigned)), "pinned memory");
+    unsigned* back = pinned + 2 * size_t(k);
+    make(pinned, reinterpret_cast<float*>(pinned + k), k, 100, 2);
+    unsigned* came = allocate<unsigned>(2 * size_t(k));
+    unsigned* own = allocate<unsigned>(2 * size_t(k));
+    unsigned* merged = allocate<unsigned>(4 * size_t(k));
+    unsigned* sums = allocate<unsigned>(4 * size_t(k) + 1);
+    std::vector<unsigned> here(2 * size_t(k));
+    make(here.data(), reinterpret_cast<float*>(here.data() + k), k, 100, 1);
+    check(cudaMemcpy(own, here.data(), here.size() * sizeof(unsigned), cudaMemcpyHostToDevice), "a copy");
+    auto floats = [](unsigned* at) { return reinterpret_cast<float*>(at); };
+    void* scratch[2] = {nullptr, nullptr};
+    size_t bytes[2] = {0, 0};
+    auto merge = [&] {
+        check(
+            cub::DeviceMerge::MergePairs(
+                scratch[0], bytes[0], own, floats(own + k), int(k), came, floats(came + k), int(k), merged, floats(merged + 2 * size_t(k))
+            ),
+            "cub::DeviceMerge"
+        );
+        check(
+            cub::DeviceReduce::ReduceByKey(
+                scratch[1], bytes[1], merged, sums + 1, floats(merged + 2 * size_t(k)), floats(sums + 1 + 2 * size_t(k)), sums,
+                cuda::std::plus<>{}, int(2 * k)
+            ),
+            "cub::DeviceReduce"
+        );
+    };
+    // The first call says how much scratch memory is wanted.
+    merge();
+    for (int i = 0; i < 2; i++) {
+        scratch[i] = allocate<char>(bytes[i] + 1);
+    }
+    std::vector<double> times;
+    for (int step = 0; step < WARM_UP + STEPS; step++) {
+        auto start = std::chrono::steady_clock::now();
+        cudaMemcpyAsync(came, pinned, 2 * size_t(k) * sizeof(unsigned), cudaMemcpyHostToDevice);
+        merge();
+        cudaMemcpyAsync(back, sums, (4 * size_t(k) + 1) * sizeof(unsigned), cudaMemcpyDeviceToHost);
+        check(cudaStreamSynchronize(0), "a merge");
+        if (step >= WARM_UP) {
+            times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+        }
+    }
+    std::printf("{\"peer\":\"cub::DeviceMerge, DeviceReduce, both ways\",\"of\":\"merge\",\"n\":%zu,\"us\":%.2f}\n", n, median(times));
+    std::fflush(stdout);
+    cudaFreeHost(pinned);
+    for (void* at : {(void*)came, (void*)own, (void*)merged, (void*)sums, scratch[0], scratch[1]}) {
+        cudaFree(at);
+    }
+}
+
 int main(int count, char** arguments) {
     std::vector<size_t> sizes;
     for (int i = 1; i < count; i++) {
@@ -230,5 +303,6 @@ int main(int count, char** arguments) {
     }
     for (size_t n : sizes.empty() ? std::vector<size_t>{14728266, 100000000, 1000000000} : sizes) {
         measure(n);
+        measure_merge(n);
     }
 }

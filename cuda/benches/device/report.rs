@@ -51,12 +51,15 @@ pub struct Peer {
     us: f64,
     /// And until the residual is zero there.
     whole_us: Option<f64>,
+    /// Whether it merges two bags instead.
+    merges: bool,
 }
 
 impl Peer {
-    /// How many times as long as a step, and as a step with its commit.
+    /// How many times as long as a step, and as a step with its commit; or as merging on the host.
     fn ratios(&self, row: &Row) -> (f64, Option<f64>) {
-        (self.us / us(row.step), self.whole_us.map(|whole| whole / us(row.step + row.commit)))
+        let ours = if self.merges { row.merged } else { row.step };
+        (self.us / us(ours), self.whole_us.map(|whole| whole / us(row.step + row.commit)))
     }
 }
 
@@ -73,7 +76,8 @@ pub fn peers(file: &str) -> Result<Vec<Peer>, Box<dyn Error>> {
         let name = field(line, "peer")?;
         let number = |name| field(line, name)?.parse().ok();
         let n = field(line, "n")?.parse().ok()?;
-        Some(Peer { name, n, us: number("us")?, whole_us: number("whole_us") })
+        let merges = field(line, "of").is_some_and(|of| of == "merge");
+        Some(Peer { name, n, us: number("us")?, whole_us: number("whole_us"), merges })
     };
     Ok(lines.lines().filter_map(peer).collect())
 }
@@ -162,7 +166,8 @@ fn write_row(text: &mut String, row: &Row, floor: Duration, peers: &[Peer]) {
         let time = Duration::from_secs_f64(peer.us / 1e6);
         let (selected, whole) = peer.ratios(row);
         let whole = whole.map_or(String::new(), |whole| format!(", {whole:.1} with the commit"));
-        line(&peer.name, time, format!("{selected:.1} times as long{whole}"));
+        let what = if peer.merges { " as merging on the host" } else { "" };
+        line(&peer.name, time, format!("{selected:.1} times as long{what}{whole}"));
     }
     if let Some(equal) = row.equal {
         let _ =
