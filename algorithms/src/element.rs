@@ -64,6 +64,7 @@ pub trait Element:
     fn from_bits(bits: u64) -> Self;
 
     /// Whether it is neither infinite nor NaN.
+    #[inline]
     fn is_finite(self) -> bool {
         self.magnitude() < Self::INFINITE
     }
@@ -259,6 +260,7 @@ halves!(bf16, "bfloat16");
 halves!(f16, "float16");
 
 /// Reads little-endian values.
+#[inline]
 pub fn values<T: Element>(bytes: &[u8]) -> impl ExactSizeIterator<Item = T> + '_ {
     bytes.chunks_exact(T::WIDTH).map(T::from_le)
 }
