@@ -229,6 +229,14 @@ fn interrupted_up(network: &Network, signal: &str) -> Output {
 }
 
 #[test]
+fn a_name_that_no_namespace_can_have_is_refused_as_an_argument() {
+    let up = ["testbed", "up", "--hosts", "2", "--name", "a/b"];
+    let output = Command::new(env!("CARGO_BIN_EXE_gleaner")).args(up).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("'a/b' cannot be a name; expected letters, digits"));
+}
+
+#[test]
 fn a_leftover_is_refused_and_replaced() {
     let Some(network) = Network::named("leftover") else { return };
     network.up(&["--hosts", "3", "--bandwidth", "1gbit"]);
