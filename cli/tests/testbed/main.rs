@@ -230,8 +230,7 @@ fn interrupted_up(network: &Network, signal: &str) -> Output {
 
 #[test]
 fn a_name_that_no_namespace_can_have_is_refused_as_an_argument() {
-    let up = ["testbed", "up", "--hosts", "2", "--name", "a/b"];
-    let output = Command::new(env!("CARGO_BIN_EXE_gleaner")).args(up).output().unwrap();
+    let output = testbed(&["up", "--hosts", "2", "--name", "a/b"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("'a/b' cannot be a name; expected letters, digits"));
 }
