@@ -8,8 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use devices::{FORMATS, Program, Random, bits, on_each, rounded};
-use gleaner_algorithms::bag::wire::{Body, Encoded, encode};
-use gleaner_algorithms::bag::{Entries, Rounded};
+use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::device::{Device, DeviceValues, Format, Given, Largest};
 use gleaner_algorithms::residual::NonFinite;
 use gleaner_algorithms::select::{predict_threshold, scan, top_k_dense};
@@ -437,33 +436,5 @@ fn what_was_chosen_is_cleared_where_it_lies() {
             chosen.indices.iter().for_each(|&i| pair.host[start + i as usize] = 0.0);
         }
         pair.check_values();
-    });
-}
-
-#[test]
-fn what_was_chosen_is_encoded_where_it_lies() {
-    on_each(|cuda| {
-        let (n, k) = (400_000, 40_000);
-        let mut random = Random::new(99);
-        let quotas = [Some(7), Some(k as u32)];
-        let mut pair = Pair::new(cuda, &[100, n], &quotas);
-        for step in 0..3 {
-            let gradient: Vec<f32> = (0..n + 100).map(|_| random.cube()).collect();
-            pair.accumulate(cuda, &gradient, Format::Float32, &mut random);
-            pair.device.begin().unwrap();
-            let entries = top_k_dense(&pair.host[100..], k);
-            select_all(&mut pair, &quotas);
-            // Few are left to the host, and so are others than those that were chosen.
-            assert_eq!(pair.device.packed(0, 7).unwrap(), None);
-            assert_eq!(pair.device.packed(1, k - 1).unwrap(), None);
-            // The first ones were searched for, without a prediction.
-            let packed = pair.device.packed(1, k).unwrap();
-            assert_eq!(packed.is_some(), step > 0, "in step {step}");
-            let Some(packed) = packed else { continue };
-            let rounded = Rounded::EXACT;
-            let bag = Encoded::of_packed(&entries, n, rounded, packed).unwrap();
-            let expected = encode(&[Body::Sparse { entries, len: n, rounded }]);
-            assert_eq!(encode(&[Body::<f32>::Encoded(bag)]), expected);
-        }
     });
 }

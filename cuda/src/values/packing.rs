@@ -5,6 +5,8 @@ use std::sync::Arc;
 use gleaner_algorithms::bag::wire::Packed;
 use gleaner_algorithms::device::DeviceError;
 
+use super::blocks::Block;
+use super::{CudaValues, State};
 use crate::backend::Kind;
 use crate::context::Context;
 use crate::fence::Fence;
@@ -13,7 +15,7 @@ use crate::kernels::{CHUNK, PACK_GAPS, SURVEY_GAPS, THREADS, arguments};
 use crate::memory::{Memory, Pinned};
 
 /// As many indices as take the host longer than the launches and the copy: cargo bench -p gleaner-cuda --bench device.
-pub(super) const WORTHWHILE: usize = 1 << 15;
+const WORTHWHILE: usize = 1 << 15;
 
 /// What the kernels measure, as it lies in memory.
 const MEASURED: usize = 32;
@@ -93,5 +95,23 @@ impl Packing {
         let mut bytes = Vec::with_capacity(words.len() + 4 * count);
         bytes.extend_from_slice(words);
         Ok(Packed { widest, lowest, highs, bytes })
+    }
+}
+
+impl CudaValues {
+    /// See [`packed`](gleaner_algorithms::device::DeviceValues::packed).
+    pub(super) fn packed_indices(&self, block: usize, count: usize) -> Result<Option<Packed>, DeviceError> {
+        let State { blocks, packing, .. } = &mut *self.locked();
+        let Block { candidates, range, .. } = &blocks.blocks[block];
+        let chosen = candidates.as_ref().filter(|candidates| candidates.chosen == Some(count));
+        let Some(chosen) = chosen.filter(|_| count >= WORTHWHILE) else { return Ok(None) };
+        let _entered = self.context.enter()?;
+        let packing = match Packing::with_room(packing, &self.context, (count, range.len())) {
+            // The host can do without.
+            Err(DeviceError::Memory(_)) => return Ok(None),
+            packing => packing?,
+        };
+        // SAFETY: so many were chosen of the block, ascending, and they stay until the next step begins.
+        unsafe { packing.pack(chosen.output.indices(), count, range.len()) }.map(Some)
     }
 }
