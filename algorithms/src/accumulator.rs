@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use crate::bag::Entries;
-use crate::bag::wire::Packed;
+use crate::bag::wire::RiceIndices;
 use crate::device::{DeviceError, DeviceValues, Largest};
 use crate::residual::NonFinite;
 use crate::{Block, Element, Partition, select};
@@ -285,10 +285,10 @@ impl<'a, T: Element> Own<'a, T> {
     }
 
     /// The indices of so many entries, the k largest, where a device has chosen and encoded them.
-    pub(crate) fn packed(&self, count: usize) -> Result<Option<Packed>, DeviceError> {
+    pub(crate) fn rice_indices(&self, count: usize) -> Result<Option<RiceIndices>, DeviceError> {
         match self {
             Own::Host(_) | Own::Sparse(_) => Ok(None),
-            Own::Device { there, block, .. } => there.values.packed(*block, count),
+            Own::Device { there, block, .. } => there.values.rice_indices(*block, count),
         }
     }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::Element;
 use crate::bag::Entries;
-use crate::bag::wire::Packed;
+use crate::bag::wire::RiceIndices;
 use crate::residual::NonFinite;
 
 /// What a device could not do, in a sentence that names the operation.
@@ -234,12 +234,12 @@ pub trait DeviceValues<T: Element>: Debug + Send + Sync {
     /// What has failed on the device.
     fn largest(&self, block: usize, k: usize) -> Result<Largest<T>, DeviceError>;
 
-    /// The indices that [`largest`](Self::largest) has chosen for this step, as they travel, if they are so many and the device knows them
+    /// The indices that [`largest`](Self::largest) has chosen for this step, as they travel in Rice's form, if they are so many and the device knows them
     /// still; None, too, where it encodes them no faster than the host.
     ///
     /// # Errors
     /// What has failed on the device.
-    fn packed(&self, block: usize, count: usize) -> Result<Option<Packed>, DeviceError>;
+    fn rice_indices(&self, block: usize, count: usize) -> Result<Option<RiceIndices>, DeviceError>;
 
     /// The non-zero entries of a block that reach a threshold, indices ascending; None if they are more than `most`.
     ///

@@ -3,7 +3,7 @@
 //   nvcc -O3 -std=c++17 -arch=native cuda/benches/cub.cu -o cub && ./cub > peers.jsonl
 //
 // A step adds a gradient to the residual, selects the k largest magnitudes with their indices, in any order and any of those that are
-// equal to the last, gathers their values and makes the residual zero there. cub::DeviceTopK comes with CCCL 3.3, of CUDA 13.2; with
+// equal to the last, gathers their values and makes the residual zero there. cub::DeviceTopK comes with CCCL 3.3, of CUDA 13.2, and cub::DeviceMerge with CCCL 2.7; with
 // an older one, a radix sort of all magnitudes is measured. Options: entries, separated by spaces. Medians of 20, by events.
 //
 // And what merging would take there: k entries come from pinned memory, are merged with k that are on the device, equal indices are added,
@@ -19,6 +19,7 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_reduce.cuh>
 #include <cub/version.cuh>
+#include <cuda/std/functional>
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 

@@ -6,7 +6,7 @@
 constexpr u32 TRIED = 4;
 
 // What decides which form is smallest.
-struct Packing {
+struct Survey {
     // All gaps, bit by bit.
     u32 widest;
     // The lowest parameter that is tried, and for it and those that follow the sum of the higher parts.
@@ -33,22 +33,22 @@ __device__ __forceinline__ u32 lowest_tried(u32 last, u32 count) {
 }
 
 // Bits of all entries with the parameter of this number among those tried.
-__device__ __forceinline__ u64 bits_of(const Packing& packing, u32 count, u32 tried) {
-    return static_cast<u64>(count) * (packing.lowest + tried + 1) + packing.highs[tried];
+__device__ __forceinline__ u64 bits_of(const Survey& survey, u32 count, u32 tried) {
+    return static_cast<u64>(count) * (survey.lowest + tried + 1) + survey.highs[tried];
 }
 
 // The number of the best parameter; of equal ones the lowest.
-__device__ __forceinline__ u32 best_tried(const Packing& packing, u32 count) {
+__device__ __forceinline__ u32 best_tried(const Survey& survey, u32 count) {
     u32 best = 0;
     for (u32 tried = 1; tried < TRIED; tried++) {
-        best = bits_of(packing, count, tried) < bits_of(packing, count, best) ? tried : best;
+        best = bits_of(survey, count, tried) < bits_of(survey, count, best) ? tried : best;
     }
     return best;
 }
 
 // sums[b] and sums[gridDim.x + b]: of the higher parts before block b, two to a number. `out` becomes zero.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    survey_gaps(const u32* indices, u32 count, u64* sums, Packing* packing, u32* out, u32 room) {
+    survey_gaps(const u32* indices, u32 count, u64* sums, Survey* survey, u32* out, u32 room) {
     __shared__ u64 shared[WARPS];
     __shared__ bool last;
     each(room, [=](u64 i) { out[i] = 0; });
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         widest |= __shfl_xor_sync(EVERY_LANE, widest, distance);
     }
     if (lane_of_thread() == 0) {
-        atomicOr(&packing->gathered, widest);
+        atomicOr(&survey->gathered, widest);
         // It is seen by all before this block says that it is done.
         __threadfence();
     }
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         sums[blockIdx.x] = all_lower;
         sums[gridDim.x + blockIdx.x] = all_upper;
         __threadfence();
-        last = atomicAdd(&packing->ready, 1u) == gridDim.x - 1;
+        last = atomicAdd(&survey->ready, 1u) == gridDim.x - 1;
     }
     __syncthreads();
     if (!last) {
@@ -91,27 +91,27 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     all_lower = sum_chunks(sums, shared);
     all_upper = sum_chunks(sums + gridDim.x, shared);
     if (threadIdx.x == 0) {
-        packing->widest = __ldcg(&packing->gathered);
-        packing->lowest = lowest;
-        packing->highs[0] = static_cast<u32>(all_lower);
-        packing->highs[1] = static_cast<u32>(all_lower >> 32);
-        packing->highs[2] = static_cast<u32>(all_upper);
-        packing->highs[3] = static_cast<u32>(all_upper >> 32);
-        packing->gathered = 0;
-        packing->ready = 0;
+        survey->widest = __ldcg(&survey->gathered);
+        survey->lowest = lowest;
+        survey->highs[0] = static_cast<u32>(all_lower);
+        survey->highs[1] = static_cast<u32>(all_lower >> 32);
+        survey->highs[2] = static_cast<u32>(all_upper);
+        survey->highs[3] = static_cast<u32>(all_upper >> 32);
+        survey->gathered = 0;
+        survey->ready = 0;
     }
 }
 
 // Writes with the best parameter that was tried. `sums` and `out` are as the kernel before has left them, with as many blocks. Writes
 // nothing if there is not enough room.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    pack_gaps(const u32* indices, u32 count, const u64* sums, const Packing* measured, u32* out, u32 room) {
+    encode_gaps(const u32* indices, u32 count, const u64* sums, const Survey* measured, u32* out, u32 room) {
     __shared__ u64 shared[WARPS];
     __shared__ u32 fields[CHUNK];
-    Packing packing = *measured;
-    u32 tried = best_tried(packing, count);
-    u32 width = packing.lowest + tried;
-    if (bits_of(packing, count, tried) > static_cast<u64>(room) * 32) {
+    Survey survey = *measured;
+    u32 tried = best_tried(survey, count);
+    u32 width = survey.lowest + tried;
+    if (bits_of(survey, count, tried) > static_cast<u64>(room) * 32) {
         return;
     }
 #pragma unroll

@@ -55,7 +55,7 @@ kernels! {
     EMIT_FOUND c"emit_found"
     GATHER c"gather"
     SURVEY_GAPS c"survey_gaps"
-    PACK_GAPS c"pack_gaps"
+    ENCODE_GAPS c"encode_gaps"
     CLEAR_AT c"clear_at"
     SET_AT c"set_at"
     ADD_AT c"add_at"

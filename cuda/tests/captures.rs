@@ -6,7 +6,7 @@
 mod devices;
 
 use std::ptr;
-use std::sync::Barrier;
+use std::sync::mpsc;
 
 use cudarc::driver::sys;
 use devices::{Program, driver, enter, on_real};
@@ -23,9 +23,10 @@ fn a_graph_that_another_thread_captures_is_not_broken() {
             sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
         ];
         for mode in modes {
-            let turn = Barrier::new(2);
+            // A thread that fails drops its end, and so ends the other.
+            let ((captures, begun), (stepped, step)) = (mpsc::channel(), mpsc::channel());
             std::thread::scope(|scope| {
-                scope.spawn(|| {
+                scope.spawn(move || {
                     enter();
                     let mut target = 0;
                     driver!(cuMemAlloc_v2(&mut target, 4));
@@ -34,8 +35,8 @@ fn a_graph_that_another_thread_captures_is_not_broken() {
                     driver!(cuStreamBeginCapture_v2(ours, mode));
                     driver!(cuMemsetD32Async(target, 1, 1, ours));
                     // The other thread does a whole step, and allocates for it.
-                    turn.wait();
-                    turn.wait();
+                    captures.send(()).unwrap();
+                    step.recv().unwrap();
                     driver!(cuMemsetD32Async(target, 2, 1, ours));
                     let mut graph = ptr::null_mut();
                     driver!(cuStreamEndCapture(ours, &mut graph));
@@ -45,7 +46,7 @@ fn a_graph_that_another_thread_captures_is_not_broken() {
                     driver!(cuGraphDestroy(graph));
                     driver!(cuMemFree_v2(target));
                 });
-                turn.wait();
+                begun.recv().unwrap();
                 let mut values = cuda.zeros(n).unwrap();
                 values.cut(std::slice::from_ref(&(0..n)), &[Some(1000)]).unwrap();
                 values.accumulate(0, Given::Device(gradient.slice(0..n)), true, &[None]).unwrap();
@@ -53,7 +54,7 @@ fn a_graph_that_another_thread_captures_is_not_broken() {
                 assert_eq!(values.largest(0, 1000).unwrap().entries.values, [3.0; 1000]);
                 values.clear_at(0, &[5]).unwrap();
                 assert_eq!(values.read(4..6).unwrap(), [3.0, 0.0]);
-                turn.wait();
+                stepped.send(()).unwrap();
             });
         }
     });

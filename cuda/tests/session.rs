@@ -186,7 +186,7 @@ fn bags_whose_indices_a_device_encodes_say_the_same() {
             let kernels = device.end_trace().unwrap();
             assert!(found == large(None, &method), "{values:?} on {device:?}");
             // In all steps but the first, whose choice has no prediction.
-            let encoded = kernels.iter().filter(|(kernel, _)| kernel == "pack_gaps").count();
+            let encoded = kernels.iter().filter(|(kernel, _)| kernel == "encode_gaps").count();
             assert_eq!(encoded, 2, "{values:?} on {device:?}");
         }
     });

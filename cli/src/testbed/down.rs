@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use gleaner_runtime::report::say;
 use gleaner_testbed::network::{NAME, Network};
+use gleaner_testbed::topology;
 
 use crate::report::CommandError;
 
@@ -18,7 +19,7 @@ use crate::report::CommandError;
     gleaner testbed down --all")]
 pub struct Down {
     /// Which network
-    #[arg(long, default_value = NAME, conflicts_with = "all")]
+    #[arg(long, default_value = NAME, value_parser = topology::name, conflicts_with = "all")]
     name: String,
     /// All networks that `gleaner testbed` made on this machine
     #[arg(long)]

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use gleaner_testbed::network::{NAME, Network};
+use gleaner_testbed::topology;
 
 use crate::report::CommandError;
 
@@ -17,7 +18,7 @@ use crate::report::CommandError;
     gleaner testbed exec --name slow host1 -- ping 10.77.0.1")]
 pub struct Exec {
     /// Which network
-    #[arg(long, default_value = NAME)]
+    #[arg(long, default_value = NAME, value_parser = topology::name)]
     name: String,
     /// Which host, by its name or that of its namespace
     host: String,

@@ -10,6 +10,7 @@ use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::{Case, Experiment, Job, Options, Plan, Progress, Tally, UNKNOWN, plain};
 use gleaner_testbed::peers::Kit;
 use gleaner_testbed::report::summary;
+use gleaner_testbed::topology;
 use indicatif::{HumanDuration, ProgressBar};
 use serde_json::json;
 
@@ -43,7 +44,7 @@ pub struct Run {
     #[arg(long)]
     replace: bool,
     /// What the emulated network is called; runs at the same time need different names
-    #[arg(long, default_value = "run")]
+    #[arg(long, default_value = "run", value_parser = topology::name)]
     name: String,
     /// A Python that has PyTorch with Gloo, for experiments with methods of PyTorch
     #[arg(long, value_name = "FILE", default_value = "/usr/bin/python3")]

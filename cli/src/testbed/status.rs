@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use gleaner_testbed::network::{Counters, Crossed, Network, NetworkError, Node, Uplink};
+use gleaner_testbed::topology;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -26,7 +27,7 @@ const WHILE: Duration = Duration::from_secs(1);
     gleaner testbed status --json")]
 pub struct Status {
     /// Which network; all of them if not said
-    #[arg(long)]
+    #[arg(long, value_parser = topology::name)]
     name: Option<String>,
     /// Print one JSON object
     #[arg(long)]

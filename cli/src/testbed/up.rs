@@ -10,7 +10,7 @@ use clap::Args;
 use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::Interrupt;
 use gleaner_testbed::network::{Changes, NAME, Network, NetworkError};
-use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology, check_name};
+use gleaner_testbed::topology::{self, Link, Loss, Shape, Subnet, Topology};
 use gleaner_units::{self as units, Rate};
 use serde_json::json;
 
@@ -60,7 +60,7 @@ pub struct Up {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "bandwidth", "link_latency", "jitter", "loss", "subnet"])]
     topology: Option<PathBuf>,
     /// What the network is called; its namespaces are NAME and NAME.HOST
-    #[arg(long, default_value = NAME, value_parser = |name: &str| check_name(name).map(|()| name.to_owned()))]
+    #[arg(long, default_value = NAME, value_parser = topology::name)]
     name: String,
     /// Remove a network of this name first, if there is one
     #[arg(long)]

@@ -29,6 +29,9 @@ const SIZES: [usize; 3] = [14_728_266, 100_000_000, 1_000_000_000];
 /// Steps before the first that counts: residuals reach their usual size, and buffers have been used once.
 const WARM_UP: usize = 8;
 
+/// Of what else is repeated, the first that do not count.
+const UNCOUNTED: usize = 2;
+
 /// Steps that are compared with the host's.
 const COMPARED: usize = 3;
 
@@ -101,7 +104,7 @@ fn measure(device: &Cuda, n: usize, options: &Options) -> Result<Row, Box<dyn Er
     let mut work = Workload::new(device, n, k, busy)?;
     let repeat =
         |what: &mut dyn FnMut() -> Result<Duration, Box<dyn Error>>| -> Result<Duration, Box<dyn Error>> {
-            Ok(median((0..steps + 2).map(|_| what()).skip(2).collect::<Result<_, _>>()?))
+            Ok(median((0..steps + UNCOUNTED).map(|_| what()).skip(UNCOUNTED).collect::<Result<_, _>>()?))
         };
     let copy = repeat(&mut || Ok(work.copy()?))?;
     let (mut device_times, mut commits, mut waits) = (Vec::new(), Vec::new(), Vec::new());
@@ -125,7 +128,7 @@ fn measure(device: &Cuda, n: usize, options: &Options) -> Result<Row, Box<dyn Er
     let mut by_device = Vec::new();
     let encoded = repeat(&mut || {
         let (host, device) = work.encode()?;
-        by_device.extend(device);
+        by_device.push(device);
         Ok(host)
     })?;
     let mut merges = Vec::new();
@@ -159,9 +162,9 @@ fn measure(device: &Cuda, n: usize, options: &Options) -> Result<Row, Box<dyn Er
             .map(|kernel| kernel.each),
         bare_out,
         encoded,
-        encoded_there: (!by_device.is_empty()).then(|| median(by_device)),
+        encoded_there: by_device.into_iter().skip(UNCOUNTED).collect::<Option<Vec<_>>>().map(median),
         decoded,
-        merged: median(merges),
+        merged: median(merges.split_off(UNCOUNTED)),
         bag_in,
         bare_in: median(bare_in),
         kernels: if options.has("--kernels") { kernels } else { Vec::new() },

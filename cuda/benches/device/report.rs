@@ -189,8 +189,8 @@ fn row_json(row: &Row, peers: &[Peer]) -> String {
         let (selected, whole) = peer.ratios(row);
         let whole = whole.map_or("null".to_owned(), |whole| format!("{whole:.3}"));
         format!(
-            r#"{{"name":"{}","us":{:.2},"ratio":{selected:.3},"ratio_with_commit":{whole}}}"#,
-            peer.name, peer.us
+            r#"{{"name":"{}","merges":{},"us":{:.2},"ratio":{selected:.3},"ratio_with_commit":{whole}}}"#,
+            peer.name, peer.merges, peer.us
         )
     };
     let kernels: Vec<String> = row.kernels.iter().map(kernel).collect();
@@ -213,7 +213,8 @@ fn row_json(row: &Row, peers: &[Peer]) -> String {
         ("bare_in_us", Some(row.bare_in)),
     ];
     for (name, time) in times {
-        let _ = write!(text, r#","{name}":{:.2}"#, us(time.unwrap_or_default()));
+        let time = time.map_or("null".to_owned(), |time| format!("{:.2}", us(time)));
+        let _ = write!(text, r#","{name}":{time}"#);
     }
     let _ = write!(
         text,

@@ -149,7 +149,7 @@ impl<'a> Workload<'a> {
         let (len, count) = (self.n as u32, entries.len() as u32);
         let payloads =
             encode(&[Body::Sparse { entries: entries.clone(), len: self.n, rounded: Rounded::EXACT }]);
-        let others = shifted(entries, len);
+        let others = others(entries.len(), self.n);
         let clock = Instant::now();
         let mut decoder = Decoder::<f32>::new(vec![Expected::bag(len, count)]);
         for payload in payloads {
@@ -215,16 +215,14 @@ impl<'a> Workload<'a> {
         let expected = encode(&body);
         let by_host = clock.elapsed();
         let clock = Instant::now();
-        let packed = self.values.packed(0, entries.len())?;
-        let bag = packed.and_then(|packed| Encoded::of_packed(&entries, len, rounded, packed));
-        let by_device = bag.map(|bag| (clock.elapsed(), bag));
-        if let Some((_, bag)) = &by_device
-            && encode(&[Body::<f32>::Encoded(bag.clone())]) != expected
-        {
+        let rice = self.values.rice_indices(0, entries.len())?;
+        let bag = rice.and_then(|rice| Encoded::of_rice(&entries, len, rounded, rice));
+        let by_device = bag.map(|bag| (encode(&[Body::<f32>::Encoded(bag)]), clock.elapsed()));
+        if by_device.as_ref().is_some_and(|(bytes, _)| *bytes != expected) {
             return Err("the device encodes otherwise than the host".into());
         }
         self.values.clear_at(0, &entries.indices)?;
-        Ok((by_host, by_device.map(|(took, _)| took)))
+        Ok((by_host, by_device.map(|(_, took)| took)))
     }
 
     /// How long the copy of this many bytes to the host takes, by itself.
@@ -261,10 +259,16 @@ impl<'a> Workload<'a> {
     }
 }
 
-/// As many entries, one place further on.
-fn shifted(entries: &Entries<f32>, len: u32) -> Entries<f32> {
-    let places = entries.iter().map(|(index, value)| (index + 1, value));
-    places.filter(|(index, _)| *index < len).collect()
+/// So many entries of n at random places.
+fn others(count: usize, n: usize) -> Entries<f32> {
+    let mut random = Generator::seeded(2);
+    let most = (2 * n / count.max(1)).saturating_sub(1).max(1) as u32;
+    let mut next = 0;
+    let entry = |_| {
+        next += 1 + random.below(most);
+        (next, random.normal())
+    };
+    (0..count).map(entry).take_while(|(index, _)| (*index as usize) < n).collect()
 }
 
 /// How many gradients there are by turns: as many as a cache does not hold, and two at least.

@@ -8,7 +8,7 @@ mod collected;
 mod entries;
 mod gradient;
 mod output;
-mod packing;
+mod rice;
 mod search;
 mod selection;
 mod turns;
@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::bag::wire::Packed;
+use gleaner_algorithms::bag::wire::RiceIndices;
 use gleaner_algorithms::device::{DeviceError, DeviceValues, Format, Given, Largest};
 use gleaner_algorithms::residual::NonFinite;
 
@@ -30,7 +30,7 @@ use crate::staging::PIECE_BYTES;
 use blocks::{Block, Blocks};
 use collected::limit;
 use output::Output;
-use packing::Packing;
+use rice::RiceBuffers;
 use selection::{Selection, Source, Written};
 use turns::Turns;
 
@@ -51,7 +51,7 @@ struct State {
     /// For selections that were not foreseen.
     spare: Option<Output>,
     /// For indices that are encoded.
-    packing: Option<Packing>,
+    rice: Option<RiceBuffers>,
     /// Whether the step's gradient is complete: what comes next begins another step.
     complete: bool,
 }
@@ -77,7 +77,7 @@ impl CudaValues {
         drop(context.stage(context.streams().writes, &[])?);
         let turns = Turns::new(context)?;
         let blocks = turns.write(|| Blocks::new(context, &blocks, &quotas))?;
-        let state = Mutex::new(State { blocks, spare: None, packing: None, complete: false });
+        let state = Mutex::new(State { blocks, spare: None, rice: None, complete: false });
         Ok(Self { context: Arc::clone(context), memory, len, turns, state })
     }
 
@@ -167,7 +167,7 @@ impl DeviceValues<f32> for CudaValues {
         if let Some(most) = blocks.blocks.iter().map(Block::asked).max().filter(|most| *most > 0) {
             Output::with_room(&mut spare, &context, most)?;
         }
-        *self.state() = State { blocks, spare, packing: None, complete: false };
+        *self.state() = State { blocks, spare, rice: None, complete: false };
         Ok(())
     }
 
@@ -269,8 +269,8 @@ impl DeviceValues<f32> for CudaValues {
         }
     }
 
-    fn packed(&self, block: usize, count: usize) -> Result<Option<Packed>, DeviceError> {
-        self.packed_indices(block, count)
+    fn rice_indices(&self, block: usize, count: usize) -> Result<Option<RiceIndices>, DeviceError> {
+        self.rice_of_chosen(block, count)
     }
 
     fn reaching(

@@ -1,42 +1,53 @@
 //! Indices as they travel, against the encoder of the host.
 
-use gleaner_algorithms::bag::wire::{Body, Encoded, Packed, encode};
-use gleaner_algorithms::bag::{Coding, Entries, Rounded};
+use gleaner_algorithms::bag::wire::{Body, Encoded, RiceIndices, encode};
+use gleaner_algorithms::bag::{Coding, Entries};
 
 use crate::emulation::{CHUNK, Emulation, POISON, THREADS, emulation, launch};
 use crate::random::Random;
 
 /// What the kernels make of ascending indices below `len`.
-fn packed(emulation: &Emulation, indices: &[u32], len: usize) -> Packed {
+fn rice(emulation: &Emulation, indices: &[u32], len: usize) -> RiceIndices {
     let (from, count) = (indices.as_ptr(), indices.len() as u32);
-    let (grid, room) = (indices.len().div_ceil(CHUNK) as u32, Packed::most_words(indices.len(), len));
+    let (grid, room) = (indices.len().div_ceil(CHUNK) as u32, RiceIndices::most_words(indices.len(), len));
     let (mut measured, mut sums) = ([0u32; 8], vec![u64::from(POISON); 2 * grid as usize]);
     let mut out = vec![POISON; room + 1];
     let (to, into, sums) = (out.as_mut_ptr(), measured.as_mut_ptr(), sums.as_mut_ptr());
     launch!(emulation, "survey_gaps", grid, THREADS, from, count, sums, into, to, room as u32);
-    launch!(emulation, "pack_gaps", grid, THREADS, from, count, sums, into, to, room as u32);
+    launch!(emulation, "encode_gaps", grid, THREADS, from, count, sums, into, to, room as u32);
     assert_eq!((measured[6], measured[7], out.pop()), (0, 0, Some(POISON)), "left as they were found");
     let [widest, lowest, highs @ ..] = [0, 1, 2, 3, 4, 5].map(|number: usize| measured[number]);
-    Packed { widest, lowest, highs, bytes: out.iter().flat_map(|word| word.to_le_bytes()).collect() }
+    RiceIndices { widest, lowest, highs, bytes: out.iter().flat_map(|word| word.to_le_bytes()).collect() }
 }
 
-/// That the bag is the host's; gives whether there was one.
+/// That the sums are those of the gaps, and that the bag is the host's wherever that is in Rice's form with a parameter that was tried. Gives
+/// whether it is.
 fn check(emulation: &Emulation, indices: Vec<u32>, len: usize) -> bool {
+    let before = std::iter::once(0).chain(indices.iter().map(|index| index + 1));
+    let gaps: Vec<u32> = indices.iter().zip(before).map(|(index, before)| index - before).collect();
     let values: Vec<f32> = indices.iter().map(|&index| index as f32 - 0.5).collect();
     let entries = Entries { indices, values };
-    let found = [Coding::Exact, Coding::Bf16, Coding::Qsgd4].map(|coding| {
-        let (rounded, entries, _) = match coding {
-            Coding::Exact => (Rounded::EXACT, entries.clone(), Entries::default()),
-            _ => coding.round(&entries, len, 1),
-        };
-        if entries.is_empty() {
-            return true;
-        }
-        let packed = packed(emulation, &entries.indices, len);
-        let Some(bag) = Encoded::of_packed(&entries, len, rounded, packed) else { return false };
+    let [forwards, backwards] = [false, true].map(|descending| {
+        emulation.descend(descending);
+        rice(emulation, &entries.indices, len)
+    });
+    emulation.descend(false);
+    assert_eq!(forwards, backwards);
+    assert_eq!(forwards.widest, gaps.iter().fold(0, |all, gap| all | gap));
+    let high = |tried: u32| gaps.iter().map(|gap| gap >> (forwards.lowest + tried)).sum::<u32>();
+    assert_eq!(forwards.highs, [0, 1, 2, 3].map(high));
+    let found = [Coding::Exact, Coding::Bf16].map(|coding| {
+        let (rounded, entries, _) = coding.round(&entries, len, 1);
+        let bag = Encoded::of_rice(&entries, len, rounded, forwards.clone());
         let expected = encode(&[Body::Sparse { entries, len, rounded }]);
-        assert_eq!(encode(&[Body::<f32>::Encoded(bag)]), expected);
-        true
+        // The header begins with the form and its parameter.
+        let (form, parameter) = (expected[0][0], u32::from(expected[0][1]));
+        let is_rice = form == 5 && (parameter > forwards.lowest || forwards.lowest == 0);
+        assert_eq!(bag.is_some(), is_rice, "form {form} with {parameter}, tried from {}", forwards.lowest);
+        if let Some(bag) = bag {
+            assert_eq!(encode(&[Body::<f32>::Encoded(bag)]), expected);
+        }
+        is_rice
     });
     found[0]
 }
@@ -60,11 +71,16 @@ fn indices_at_random_places_are_encoded_as_on_the_host() {
 fn odd_indices_are_encoded_as_on_the_host_or_left_to_it() {
     let Some(emulation) = emulation() else { return };
     // One, the last one, a range, two ranges far apart, and gaps that double.
-    check(emulation, vec![0], 1);
-    check(emulation, vec![u32::MAX - 1], u32::MAX as usize);
-    check(emulation, (0..40).map(|i| 100 * i + i * i % 89).collect(), 4000);
-    check(emulation, (7..3007).collect(), 100_000);
-    check(emulation, (0..1500).chain(4_000_000_000..4_000_001_500).collect(), u32::MAX as usize);
-    check(emulation, (0..31).map(|bit| (1 << bit) - 1).collect(), 1 << 31);
-    check(emulation, (0..2500).map(|i| 64 * i + i / 3).collect(), 200_000);
+    let odd: [(Vec<u32>, usize); 7] = [
+        (vec![0], 1),
+        (vec![u32::MAX - 1], u32::MAX as usize),
+        ((0..40).map(|i| 100 * i + i * i % 89).collect(), 4000),
+        ((7..3007).collect(), 100_000),
+        ((0..1500).chain(4_000_000_000..4_000_001_500).collect(), u32::MAX as usize),
+        ((0..31).map(|bit| (1 << bit) - 1).collect(), 1 << 31),
+        ((0..2500).map(|i| 64 * i + i / 3).collect(), 200_000),
+    ];
+    for (indices, len) in odd {
+        check(emulation, indices, len);
+    }
 }

@@ -61,12 +61,15 @@ impl Worker {
         }
     }
 
-    /// When this worker says who is to blame for silent links. Where it has a link with one peer alone that has not left, links that are
-    /// being opened show whether it was cut off itself: it waits a while longer for them.
+    /// When this worker says who is to blame for silent links. Where it hears no peer that has not left, and is silent with one at most, links that
+    /// are being opened show whether it was cut off itself: it waits a while longer for them.
     pub(super) fn concludes(&self) -> Option<Instant> {
         let (_, until) = self.silence.as_ref()?;
-        let (linked, opening): (Vec<_>, Vec<_>) = self.counted().partition(|(_, tie)| tie.heard.is_some());
-        let waits = linked.len() < 2 && !opening.is_empty();
+        let stayed = || self.ties.values().filter(|tie| tie.is_silent || !tie.has_left);
+        let linked = || stayed().filter(|tie| tie.heard.is_some());
+        let waits = linked().count() < 2
+            && linked().all(|tie| tie.is_silent)
+            && stayed().any(|tie| tie.heard.is_none());
         Some(if waits { *until + self.patience() } else { *until })
     }
 

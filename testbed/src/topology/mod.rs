@@ -139,11 +139,16 @@ impl Topology {
     }
 }
 
-/// Refuses a name that cannot be part of a namespace's.
+/// A name of a network, from the command line.
 ///
 /// # Errors
-/// Such a name, with what was expected.
-pub fn check_name(name: &str) -> Result<(), String> {
+/// A name that cannot be part of a namespace's, with what was expected.
+pub fn name(text: &str) -> Result<String, String> {
+    check_name(text).map(|()| text.to_owned())
+}
+
+/// Refuses a name that cannot be part of a namespace's.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if begins && name.chars().all(plain) && name.len() <= LONGEST_NAME {

@@ -14,7 +14,7 @@ mod encode;
 mod error;
 mod header;
 mod indices;
-mod packed;
+mod rice;
 mod values;
 
 #[cfg(test)]
@@ -25,7 +25,7 @@ pub use encode::{Body, Encoded, encode, passed_on};
 pub(crate) use encode::{announce_dense, encode_keeping, pieces};
 pub use error::DecodeError;
 use header::{Form, Header};
-pub use packed::Packed;
+pub use rice::RiceIndices;
 
 use super::Bag;
 use crate::Element;

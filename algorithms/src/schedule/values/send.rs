@@ -55,11 +55,8 @@ impl<T: Element> Values<T> {
                 self.tally.dense += len as f64;
                 encoded(self.run.materialise(place.block, &overlay)?.into(), len, residual)
             }
-            Some(Held::Bag(carried)) => match self.packed(place, &carried)? {
-                Some(packed) => {
-                    let encoded = Some(packed.clone());
-                    (Body::Encoded(packed), Held::Bag(Carried { encoded, ..carried }))
-                }
+            Some(Held::Bag(carried)) => match self.by_device(place, &carried)? {
+                Some(bag) => (Body::Encoded(bag), Held::Bag(carried)),
                 None => encoded(carried, len, residual),
             },
             Some(Held::Aligned(aligned)) => {
@@ -87,14 +84,14 @@ impl<T: Element> Values<T> {
     }
 
     /// How a bag travels whose indices a device encodes.
-    fn packed(&self, place: Place, carried: &Carried<T>) -> Result<Option<Encoded>, DeviceError> {
+    fn by_device(&self, place: Place, carried: &Carried<T>) -> Result<Option<Encoded>, DeviceError> {
         let Carried { bag: Bag::Sparse(entries), by_device: true, rounded, .. } = carried else {
             return Ok(None);
         };
         // What rounding made zero is missing, and then they are not as many.
-        let packed = self.run.own(place.block).packed(entries.len())?;
+        let rice = self.run.own(place.block).rice_indices(entries.len())?;
         let len = self.run.block_len(place.block);
-        Ok(packed.and_then(|packed| Encoded::of_packed(entries, len, *rounded, packed)))
+        Ok(rice.and_then(|rice| Encoded::of_rice(entries, len, *rounded, rice)))
     }
 }
 

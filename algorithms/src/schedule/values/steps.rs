@@ -10,7 +10,7 @@ use super::agreement::proposed;
 use super::send::{keep_encoded, with_notes};
 use super::work::{Purpose, Work};
 use super::{Aligned, Carried, ExecutionError, Fate, Held, Outgoing, Values};
-use crate::bag::wire::{self, Decoder};
+use crate::bag::wire::{self, Body, Decoder};
 use crate::bag::{Bag, Coding, Entries, Rounded};
 use crate::{Block, Element};
 
@@ -186,6 +186,11 @@ impl<T: Element> Reader for Values<T> {
         let (payloads, encoded) = wire::encode_keeping(&bodies);
         if send.after == After::Retain && self.run.program.facts[at].sends_again {
             let places = store.places(send.slots);
+            let bodies = bodies.into_iter().map(|body| match body {
+                Body::Encoded(encoded) => Some(encoded),
+                _ => None,
+            });
+            let encoded = encoded.into_iter().zip(bodies).map(|(now, before)| now.or(before));
             places.zip(encoded).for_each(|(place, encoded)| keep_encoded(store, place, encoded));
         }
         let payloads = with_notes(payloads.into_iter(), &notes);

@@ -57,3 +57,22 @@ fn a_link_that_is_being_opened_shows_whether_a_rank_was_cut_off() {
     }
     assert_eq!(named(1, None), Some(1), "it came to nothing");
 }
+
+/// Rank 0 hears rank 2 while it opens a link to another, and says at once what it concludes.
+#[test]
+fn a_rank_that_hears_a_peer_does_not_wait_for_links() {
+    let start = Instant::now();
+    let mut worker = Worker::new(0, role_map(4), 0, TIMEOUT);
+    for peer in [Peer(1), Peer(2)] {
+        worker.handle(Event::Up(peer), start);
+    }
+    worker.handle(Event::Left(Peer(1)), start);
+    worker.handle(Event::Reached(Peer(3)), start);
+    worker.hear(Peer(2), start + TIMEOUT);
+    let silence = Silence { at: 1, from: 3 };
+    worker.silence = Some((vec![silence], start + TIMEOUT));
+    assert_eq!(worker.concludes(), Some(start + TIMEOUT));
+    // Were rank 2 silent, it would wait for rank 3.
+    worker.ties.get_mut(&Peer(2)).unwrap().is_silent = true;
+    assert!(worker.concludes() > Some(start + TIMEOUT));
+}

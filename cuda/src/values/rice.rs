@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gleaner_algorithms::bag::wire::Packed;
+use gleaner_algorithms::bag::wire::RiceIndices;
 use gleaner_algorithms::device::DeviceError;
 
 use super::blocks::Block;
@@ -11,10 +11,11 @@ use crate::backend::Kind;
 use crate::context::Context;
 use crate::fence::Fence;
 use crate::journal::Operation;
-use crate::kernels::{CHUNK, PACK_GAPS, SURVEY_GAPS, THREADS, arguments};
+use crate::kernels::{CHUNK, ENCODE_GAPS, SURVEY_GAPS, THREADS, arguments};
 use crate::memory::{Memory, Pinned};
 
-/// As many indices as take the host longer than the launches and the copy: cargo bench -p gleaner-cuda --bench device.
+/// From so many indices on the device encodes. With 33,000 it took less time than the host on an H100 (cargo bench -p gleaner-cuda --bench
+/// device); with fewer it was not measured.
 const WORTHWHILE: usize = 1 << 15;
 
 /// What the kernels measure, as it lies in memory.
@@ -22,7 +23,7 @@ const MEASURED: usize = 32;
 
 /// Memory for the indices of one block at a time.
 #[derive(Debug)]
-pub(super) struct Packing {
+pub(super) struct RiceBuffers {
     context: Arc<Context>,
     /// What is measured, the words, and the sums.
     device: Memory,
@@ -33,20 +34,27 @@ pub(super) struct Packing {
     chunks: usize,
 }
 
-impl Packing {
-    /// The one that is there if it has room for so many indices of a block of `len`, or a larger one in its place. The context is entered.
-    pub(super) fn with_room<'a>(
-        packing: &'a mut Option<Self>,
+impl RiceBuffers {
+    /// What is there if it has room for so many indices of a block of `len`, or larger ones in its place. The context is entered.
+    fn with_room<'a>(
+        there: &'a mut Option<Self>,
         context: &Arc<Context>,
         (count, len): (usize, usize),
     ) -> Result<&'a Self, DeviceError> {
-        let (words, chunks) = (Packed::most_words(count, len), count.div_ceil(CHUNK as usize));
-        let enough = match packing.take().filter(|packing| packing.words >= words && packing.chunks >= chunks)
-        {
-            Some(packing) => packing,
-            None => Self::new(context, words.next_multiple_of(2), chunks)?,
-        };
-        Ok(packing.insert(enough))
+        let (words, chunks) = (RiceIndices::most_words(count, len), count.div_ceil(CHUNK as usize));
+        match there.take() {
+            Some(enough) if enough.words >= words && enough.chunks >= chunks => Ok(there.insert(enough)),
+            before => {
+                let (held, blocks) = before.as_ref().map_or((0, 0), |before| (before.words, before.chunks));
+                match Self::new(context, words.max(held).next_multiple_of(2), chunks.max(blocks)) {
+                    Ok(larger) => Ok(there.insert(larger)),
+                    Err(error) => {
+                        *there = before;
+                        Err(error)
+                    }
+                }
+            }
+        }
     }
 
     fn new(context: &Arc<Context>, words: usize, chunks: usize) -> Result<Self, DeviceError> {
@@ -65,9 +73,9 @@ impl Packing {
     ///
     /// # Safety
     /// They are there, ascending and below `len`, once the stream of selections has come so far.
-    pub(super) unsafe fn pack(&self, indices: u64, count: usize, len: usize) -> Result<Packed, DeviceError> {
+    unsafe fn encode(&self, indices: u64, count: usize, len: usize) -> Result<RiceIndices, DeviceError> {
         let (context, selections) = (&self.context, self.context.streams().selections);
-        let (room, grid) = (Packed::most_words(count, len), count.div_ceil(CHUNK as usize) as u32);
+        let (room, grid) = (RiceIndices::most_words(count, len), count.div_ceil(CHUNK as usize) as u32);
         let (measured, out) = (self.device.address(), self.device.address() + MEASURED as u64);
         let sums = out + 4 * self.words as u64;
         let given = arguments![indices, count as u32, sums, measured, out, room as u32];
@@ -75,7 +83,7 @@ impl Packing {
         // under way.
         unsafe {
             context.launch(selections, SURVEY_GAPS, (grid, THREADS), given)?;
-            context.launch(selections, PACK_GAPS, (grid, THREADS), given)?;
+            context.launch(selections, ENCODE_GAPS, (grid, THREADS), given)?;
         }
         let downloads = context.streams().downloads;
         // SAFETY: the streams are ours.
@@ -94,24 +102,30 @@ impl Packing {
         // With room for values of four bytes behind them.
         let mut bytes = Vec::with_capacity(words.len() + 4 * count);
         bytes.extend_from_slice(words);
-        Ok(Packed { widest, lowest, highs, bytes })
+        Ok(RiceIndices { widest, lowest, highs, bytes })
     }
 }
 
 impl CudaValues {
-    /// See [`packed`](gleaner_algorithms::device::DeviceValues::packed).
-    pub(super) fn packed_indices(&self, block: usize, count: usize) -> Result<Option<Packed>, DeviceError> {
-        let State { blocks, packing, .. } = &mut *self.locked();
+    /// See [`rice_indices`](gleaner_algorithms::device::DeviceValues::rice_indices).
+    pub(super) fn rice_of_chosen(
+        &self,
+        block: usize,
+        count: usize,
+    ) -> Result<Option<RiceIndices>, DeviceError> {
+        let State { blocks, rice, .. } = &mut *self.locked();
         let Block { candidates, range, .. } = &blocks.blocks[block];
         let chosen = candidates.as_ref().filter(|candidates| candidates.chosen == Some(count));
         let Some(chosen) = chosen.filter(|_| count >= WORTHWHILE) else { return Ok(None) };
         let _entered = self.context.enter()?;
-        let packing = match Packing::with_room(packing, &self.context, (count, range.len())) {
-            // The host can do without.
-            Err(DeviceError::Memory(_)) => return Ok(None),
-            packing => packing?,
-        };
+        let buffers = RiceBuffers::with_room(rice, &self.context, (count, range.len()));
         // SAFETY: so many were chosen of the block, ascending, and they stay until the next step begins.
-        unsafe { packing.pack(chosen.output.indices(), count, range.len()) }.map(Some)
+        let encode =
+            |buffers: &RiceBuffers| unsafe { buffers.encode(chosen.output.indices(), count, range.len()) };
+        match buffers.and_then(encode) {
+            // The host can do without.
+            Err(DeviceError::Memory(_)) => Ok(None),
+            encoded => encoded.map(Some),
+        }
     }
 }
