@@ -157,7 +157,8 @@ fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
     let Pace { timeout, at_work, .. } = Pace::of(transport);
     let waiting = busy.enter(at_work);
     let mut job = Job::start((transport, method, workers, kind), timeout, Some((victim, injection)));
-    let out = BufReader::new(job.0[victim as usize].stdout.as_mut().unwrap());
+    // Byte by byte: what comes behind that line, maybe at once, is read by `said`.
+    let out = BufReader::with_capacity(1, job.0[victim as usize].stdout.as_mut().unwrap());
     let injected =
         out.lines().map_while(Result::ok).find_map(|line| line.strip_prefix("injected ")?.parse().ok());
     drop(waiting);
