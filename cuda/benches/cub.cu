@@ -3,8 +3,8 @@
 //   nvcc -O3 -std=c++17 -arch=native cuda/benches/cub.cu -o cub && ./cub > peers.jsonl
 //
 // A step adds a gradient to the residual, selects the k largest magnitudes with their indices, in any order and any of those that are
-// equal to the last, gathers their values and makes the residual zero there. cub::DeviceTopK comes with CCCL 3.3, of CUDA 13.2, and cub::DeviceMerge with CCCL 2.7; with
-// an older one, a radix sort of all magnitudes is measured. Options: entries, separated by spaces. Medians of 20, by events.
+// equal to the last, gathers their values and makes the residual zero there. cub::DeviceTopK comes with CCCL 3.3, of CUDA 13.2; with
+// an older one, a radix sort of all magnitudes is measured. CCCL 2.7 is the least, for cub::DeviceMerge. Options: entries, separated by spaces. Medians of 20, by events.
 //
 // And what merging would take there: k entries come from pinned memory, are merged with k that are on the device, equal indices are added,
 // and the sums go back to pinned memory; by the host's clock, from an idle device on.

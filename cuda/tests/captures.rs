@@ -3,13 +3,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
 mod devices;
 
 use std::ptr;
 use std::sync::mpsc;
 
 use cudarc::driver::sys;
-use devices::{Program, driver, enter, on_real};
+use devices::{Program, enter, on_real};
 use gleaner_algorithms::device::{Device, Format, Given};
 
 #[test]

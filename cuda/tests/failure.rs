@@ -3,12 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
 mod devices;
 
 use std::ffi::CString;
 use std::ptr;
 
-use devices::{Program, driver, enter, on_real};
+use devices::{Program, enter, on_real};
 use gleaner_algorithms::device::{Device, Format, Given};
 
 /// Writes to an address where there is nothing.

@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
 mod devices;
 
 use std::ptr;
 
 use cudarc::driver::sys;
-use devices::{driver, enter, on_real};
+use devices::{enter, on_real};
 use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::device::{
     Apply, Device, DeviceError, DeviceSlice, DeviceValues, Format, Given, Order,

@@ -21,9 +21,6 @@ macro_rules! driver {
     };
 }
 
-#[allow(unused_imports, reason = "each test file uses a part")]
-pub(crate) use driver;
-
 /// The device's primary context is current for this thread, as it is where a framework is at work.
 pub fn enter() -> cudarc::driver::sys::CUcontext {
     let mut context = std::ptr::null_mut();
