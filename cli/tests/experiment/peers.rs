@@ -132,7 +132,8 @@ fn an_iteration_is_measured_beside_ddp() {
     assert_eq!(namespaces(&name), [""; 0]);
 }
 
-/// Trainings with PyTorch's hooks see the images that ours do, and learn; with PowerSGD they receive less.
+/// Trainings with PyTorch's hooks see the images that ours do, and learn; with PowerSGD they receive less, and with a hook that exchanges nothing next to
+/// nothing. Gleaner's hook is measured where its package is there.
 #[test]
 fn a_training_is_measured_with_hooks_of_ddp() {
     if !can_emulate() {
@@ -142,7 +143,8 @@ fn a_training_is_measured_with_hooks_of_ddp() {
     let digits = concat!(env!("CARGO_MANIFEST_DIR"), "/../trainer/data/digits");
     bed.write(&format!(
         "title = 'hooks'\nturns = 1\n[network]\nbandwidth = '1gbit'\n[workload]\ncommand = 'train'\nworkers = 2\nsteps = 60\nlr = 0.02\n\
-         data = 'mnist:{digits}'\nmodel = 'mlp'\nbatch = 16\nevaluate_every = 30\n[matrix]\nmethod = ['ring', 'torch', 'powersgd-1']\n"
+         data = 'mnist:{digits}'\nmodel = 'mlp'\nbatch = 16\nevaluate_every = 30\n[matrix]\n\
+         exchange = [{{ method = ['ring', 'torch', 'powersgd-1', 'torch-noop'] }}, {{ method = 'torch-spardl', density = 0.01 }}]\n"
     ));
     let name = named("hooktest");
     let (code, said) = bed.run(&["--name", &name]);
@@ -166,5 +168,13 @@ fn a_training_is_measured_with_hooks_of_ddp() {
     }
     assert!(number(dense, "bytes_per_step") > number(dense, "dense_bytes_per_step"));
     assert!(number(compressed, "bytes_per_step") < number(dense, "bytes_per_step") / 2.0);
+    let apart = of("torch-noop").unwrap();
+    assert!(number(apart, "bytes_per_iteration") < number(dense, "bytes_per_iteration") / 50.0, "{apart}");
+    match of("torch-spardl") {
+        Some(sparse) => {
+            assert!(number(sparse, "bytes_per_iteration") < number(dense, "bytes_per_iteration") / 10.0);
+        }
+        None => assert!(said.contains("torch-spardl is not measured") && said.contains("gleaner.torch"), "{said}"),
+    }
     assert_eq!(namespaces(&name), [""; 0]);
 }

@@ -21,13 +21,24 @@ use crate::experiment::{Case, Job, Seats, plain};
 /// PyTorch's DistributedDataParallel, a method of `train`; its compute is emulated.
 pub const DDP: &str = "ddp";
 
-/// Trainings by DistributedDataParallel: without a communication hook, with 16-bit values, and with PowerSGD of these ranks. They
-/// are methods of `train`, too.
-pub const HOOKS: [&str; 6] =
-    [TORCH_DENSE, "torch-fp16", "powersgd-1", "powersgd-2", "powersgd-3", "powersgd-4"];
+/// Trainings by DistributedDataParallel: without a communication hook, with 16-bit values, with PowerSGD of these ranks, with a hook that exchanges
+/// nothing, and with Gleaner's. They are methods of `train`, too.
+pub const HOOKS: [&str; 8] = [
+    TORCH_DENSE,
+    "torch-fp16",
+    "powersgd-1",
+    "powersgd-2",
+    "powersgd-3",
+    "powersgd-4",
+    "torch-noop",
+    TORCH_SPARDL,
+];
 
 /// The first of them, which compresses nothing.
 const TORCH_DENSE: &str = "torch";
+
+/// Gleaner's hook, which takes a density.
+pub const TORCH_SPARDL: &str = "torch-spardl";
 
 /// What all-reduces synthetic gradients: methods of `bench`.
 const ALL_REDUCES: [&str; 3] = ["open-mpi", "mpich", "gloo"];
@@ -46,8 +57,8 @@ pub fn is_dense(method: &str) -> bool {
 pub const MNIST: &str = "mnist:";
 
 /// What such a training takes of a case, besides the data.
-pub const HOOK_OPTIONS: [&str; 7] =
-    ["steps", "batch", "lr", "lr_drops", "momentum", "evaluate_every", "seed"];
+pub const HOOK_OPTIONS: [&str; 9] =
+    ["steps", "batch", "lr", "lr_drops", "momentum", "evaluate_every", "seed", "model", "density"];
 
 /// MPI takes the number of entries as an `int`.
 pub const MOST_ENTRIES: u64 = i32::MAX as u64;
@@ -113,14 +124,18 @@ impl Kit {
     /// Looks for a peer; or says what is missing, and how to install it.
     fn prepare(&self, name: &str) -> Result<(), String> {
         let Some((_, compiler, starter, install)) = MPI.iter().find(|(mpi, ..)| *mpi == name) else {
-            let python = self.python.display();
-            return if runs(Command::new(&self.python).args(["-c", TORCH])) {
-                Ok(())
-            } else {
-                Err(format!(
+            let (python, has) = (self.python.display(), |what| runs(Command::new(&self.python).args(["-c", what])));
+            if !has(TORCH) {
+                return Err(format!(
                     "{python} has no PyTorch with Gloo: apt-get install python3-torch, or pip install torch and name that Python by --python"
-                ))
-            };
+                ));
+            }
+            if name == TORCH_SPARDL && !has("import gleaner.torch") {
+                return Err(format!(
+                    "{python} has no gleaner.torch: install the package gleaner into it, or name another Python by --python"
+                ));
+            }
+            return Ok(());
         };
         let programs = [compiler, starter];
         if let Some(missing) = programs.into_iter().find(|one| !runs(Command::new(one).arg("--version"))) {
@@ -191,7 +206,8 @@ fn python_script(case: &Case) -> (&'static str, Vec<(String, OsString)>) {
         return ("ddp.py", options.map(|(option, value)| (option.into(), value)).into());
     }
     if HOOKS.contains(&&*name) {
-        let data = value("data").strip_prefix(MNIST).map(file).unwrap_or_default();
+        let data = value("data");
+        let data = data.strip_prefix(MNIST).map_or_else(|| data.clone().into(), file);
         let mut options = vec![("hook".to_owned(), name.into()), ("data".to_owned(), data)];
         let given = HOOK_OPTIONS.into_iter().filter_map(|name| Some((name, case.0.get(name)?)));
         let given = given.filter(|(_, value)| **value != Value::Bool(false));

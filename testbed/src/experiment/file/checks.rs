@@ -8,7 +8,7 @@ use super::super::chaos;
 use super::super::options::{FAULTS, LINK, NO_FAULT, Workload, plain};
 use super::super::search;
 use super::{File, Placed, fits_nothing, known_key, pattern, unlike};
-use crate::peers::{DDP, HOOK_OPTIONS, HOOKS, MNIST, MOST_ENTRIES};
+use crate::peers::{DDP, HOOK_OPTIONS, HOOKS, MNIST, MOST_ENTRIES, TORCH_SPARDL};
 
 pub fn events(file: &File, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> {
     let mut events = Vec::new();
@@ -84,21 +84,25 @@ fn lacks_of_ddp(case: &Case, command: Workload) -> Option<&'static str> {
     )
 }
 
-/// The script trains one model on one kind of data, by SGD, and knows few options.
+/// The script trains two models, each on one kind of data, by SGD, and knows few options.
 fn lacks_of_hook(case: &Case, command: Workload) -> Option<&'static str> {
     let is = |name: &str, value: &str| case.0.get(name).is_some_and(|found| plain(found) == value);
     let from_file = case.0.get("data").is_some_and(|data| plain(data).starts_with(MNIST));
-    let trains = command == Workload::Train && from_file && is("model", "mlp") && has(case, ["steps", "lr"]);
-    if !trains {
+    let is_known = from_file && is("model", "mlp") || is("data", "synthetic") && is("model", "vgg16");
+    if command != Workload::Train || !is_known || !has(case, ["steps", "lr"]) {
         return Some(
-            "torch, torch-fp16 and powersgd-1 to powersgd-4 need command = \"train\", data = \"mnist:DIR\", model = \"mlp\", 'steps' and 'lr'",
+            "PyTorch's hooks need command = \"train\", data = \"mnist:DIR\" with model = \"mlp\" or data = \"synthetic\" with model = \"vgg16\", \
+             'steps' and 'lr'",
         );
     }
-    const OURS: [&str; 8] = ["command", "workers", "method", "data", "model", "merge", "timeout", "plain"];
+    if case.0.contains_key("density") != (case.method() == TORCH_SPARDL) {
+        return Some("of PyTorch's hooks, torch-spardl needs a 'density', and no other takes one");
+    }
+    const OURS: [&str; 7] = ["command", "workers", "method", "data", "merge", "timeout", "plain"];
     let known = |name: &str| [&OURS[..], &HOOK_OPTIONS, LINK].iter().any(|names| names.contains(&name));
     (!case.0.keys().all(|name| known(name))).then_some(
-        "torch, torch-fp16 and powersgd-1 to powersgd-4 train by SGD with 'batch', 'lr', 'lr_drops', 'momentum', 'evaluate_every' and \
-         'seed', and know none of the other options that this file sets for them; give these to other methods alone",
+        "PyTorch's hooks train by SGD with 'batch', 'lr', 'lr_drops', 'momentum', 'evaluate_every' and 'seed', and know none of the \
+         other options that this file sets for them; give these to other methods alone",
     )
 }
 

@@ -251,6 +251,9 @@ fn peers_that_lack_something_are_refused() {
         (HOOK, "'mnist:digits'", "'digits'", "data = \"mnist:DIR\""),
         (HOOK, "lr = 0.1\n", "lr = 0.1\nweight_decay = 0.1\n", "know none of the other options"),
         (HOOK, "'mlp'", "'cnn'", "model = \"mlp\""),
+        (HOOK, "'mlp'", "'vgg16'", "data = \"synthetic\""),
+        (HOOK, "'powersgd-2'", "'torch-spardl'", "torch-spardl needs a 'density'"),
+        (HOOK, "lr = 0.1\n", "lr = 0.1\ndensity = 0.1\n", "no other takes one"),
         (HOOK, "[network]\n", "", "add a [network]"),
     ] {
         expect_refused(text, (from, to), (if from == "[network]\n" { 2 } else { 3 }, words));
