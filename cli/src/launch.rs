@@ -85,11 +85,11 @@ pub struct Launch {
     #[arg(long, value_name = "T", value_parser = transport)]
     transport: Option<Preference>,
 
-    /// The adapter that carries links over verbs: NAME, NAME:PORT or NAME:PORT:GID (sets GLEANER_VERBS_DEVICE).
+    /// The adapter that carries links over verbs: NAME, NAME:PORT or NAME:PORT:GID, and behind a comma tc=, sl= or pkey= (sets GLEANER_VERBS_DEVICE).
     #[arg(long, value_name = "DEVICE")]
     verbs_device: Option<VerbsDevice>,
 
-    /// How many connections of TCP each link has, 1 to 64: several for long paths that lose packets (sets GLEANER_SOCKETS).
+    /// How many TCP connections each link has, 1 to 64: several for long paths that lose packets (sets GLEANER_SOCKETS).
     #[arg(long, value_name = "N")]
     sockets: Option<Sockets>,
 

@@ -25,7 +25,7 @@ pub fn one(s: &Summary) -> String {
         ),
         ("L2 share", format!("{:.4} of the gradients' squared norm is delivered at once", s.l2_share)),
         (
-            "time a step",
+            "time per step",
             format!(
                 "{} (select {}, exchange {}, merge {})",
                 milliseconds(s.seconds),
@@ -38,7 +38,7 @@ pub fn one(s: &Summary) -> String {
         (
             "bytes received",
             format!(
-                "{} a worker and step; a dense ring: {} ({ratio:.1} times as many)",
+                "{} per worker and step; a dense ring: {} ({ratio:.1} times as many)",
                 units::bytes(s.bytes_per_step as f64),
                 units::bytes(s.dense_bytes_per_step as f64)
             ),

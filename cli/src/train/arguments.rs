@@ -76,7 +76,7 @@ pub struct TrainArgs {
     /// How many steps to train [default: 320 for text, 500 for others]
     #[arg(long, value_parser = units::within::<u64>(1..))]
     pub steps: Option<u64>,
-    /// Examples per worker and step [default: 16; 1 example of text is 64 characters]
+    /// Samples per worker and step [default: 16; 1 sample of text is 64 characters]
     #[arg(long, value_parser = units::within::<usize>(1..))]
     pub batch: Option<usize>,
     #[command(flatten)]

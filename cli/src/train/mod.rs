@@ -143,7 +143,7 @@ fn table(s: &Summary) -> String {
         (
             "received",
             format!(
-                "{} a worker and step; a dense ring: {} ({:.1} times as many)",
+                "{} per worker and step; a dense ring: {} ({:.1} times as many)",
                 units::bytes(s.bytes_per_step),
                 units::bytes(s.dense_bytes_per_step),
                 s.dense_bytes_per_step / s.bytes_per_step.max(1.0),

@@ -184,7 +184,7 @@ fn without_json_there_is_a_table() {
     command.args(["bench", "--workers", "2", "--params", "1000", "--method", "spardl", "--steps", "2"]);
     let ended = run(command);
     assert_eq!(ended.code, 0, "{ended:?}");
-    for word in ["spardl", "time a step", "bytes received", "on every rank"] {
+    for word in ["spardl", "time per step", "bytes received", "on every rank"] {
         assert!(ended.out.contains(word), "{ended:?}");
     }
 }
