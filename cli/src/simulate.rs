@@ -4,6 +4,7 @@ mod against;
 mod fit;
 mod iteration;
 mod picture;
+mod predicted;
 mod synchronies;
 mod table;
 mod times;
@@ -45,7 +46,7 @@ use crate::report::{self, CommandError};
     gleaner simulate --model resnet50 --compute 180ms --method all --workers 16\n  \
     gleaner simulate --model resnet50 --compute 180ms --workers 8 --bandwidth 10gbit --synchrony all\n  \
     gleaner simulate --calibrate machine.json --against measurements.jsonl\n  \
-    gleaner simulate --machine machine.json --against other/measurements.jsonl"
+    gleaner simulate --machine machine.json --against other/measurements.jsonl --predicted predicted/other"
 )]
 pub struct Simulate {
     #[command(flatten)]
@@ -127,6 +128,9 @@ pub struct Simulate {
     /// Find the speeds of the machine on which the steps of --against were measured, and write them into this file
     #[arg(long, value_name = "FILE", requires = "against")]
     calibrate: Option<PathBuf>,
+    /// Write what was measured, each with its prediction, into this folder: a run of one experiment, as gleaner testbed pages takes it
+    #[arg(long, value_name = "DIR", requires = "against")]
+    predicted: Option<PathBuf>,
     /// Fit the model of overlap to recorded gradients, one float32 .npy file for every worker
     #[arg(long, value_name = "GRADIENT", num_args = 2.., conflicts_with_all = ["against", "calibrate"])]
     fit: Vec<PathBuf>,

@@ -124,27 +124,30 @@ fn bags_are_timed_on_request() {
     }
 }
 
-/// Steps that an experiment measured twice, made of what `bench` prints: one case, measured by its median, and a machine whose
-/// speeds are found.
-#[test]
-fn turns_of_a_case_are_compared_as_one() {
-    let folder = tempfile::tempdir().unwrap();
+/// Steps that an experiment measured twice, made of what `bench` prints.
+fn two_turns(experiment: &str) -> String {
     let bench = ["bench", "--workers", "2", "--params", "20000", "--steps", "2", "--json"];
     let output = Command::new(env!("CARGO_BIN_EXE_gleaner")).args(bench).output().unwrap();
     let mut summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     let mut record = |turn: u64, seconds: f64| {
         summary["seconds"] = seconds.into();
         let traffic = json!([{ "host": "host0", "received": 1, "sent": 1 }]);
-        let machine = json!({ "processor": "any", "cores": 2, "memory": 1 << 30, "kernel": "any" });
+        let machine = json!({ "processor": "any", "cores": 2, "memory": 1 << 30, "kernel": "any", "congestion": "cubic" });
         let case = json!({ "command": "bench", "method": "spardl", "bandwidth": "1gbit" });
         json!({
-            "version": 1, "experiment": "two", "case": case, "turn": turn, "started": 0.0, "seconds": 1.0, "machine": machine,
+            "version": 1, "experiment": experiment, "case": case, "turn": turn, "started": 0.0, "seconds": 1.0, "machine": machine,
             "commit": "0", "command": [], "chaos": [], "traffic": traffic, "outcome": { "done": summary },
         })
         .to_string()
     };
-    let lines = [(0, 0.002), (1, 0.004)].map(|(turn, seconds)| record(turn, seconds)).join("\n");
-    fs::write(folder.path().join("measurements.jsonl"), lines).unwrap();
+    [(0, 0.002), (1, 0.004)].map(|(turn, seconds)| record(turn, seconds) + "\n").concat()
+}
+
+/// One case, measured by its median, and a machine whose speeds are found.
+#[test]
+fn turns_of_a_case_are_compared_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("measurements.jsonl"), two_turns("two")).unwrap();
     for workload in ["auto", "profiled", "profiled --turns 2 --times kept"] {
         let arguments =
             format!("--workload {workload} --calibrate machine.json --against measurements.jsonl");
@@ -178,6 +181,70 @@ fn turns_of_a_case_are_compared_as_one() {
     fs::write(&kept[0], "[]").unwrap();
     let sentence = refused_in(folder.path(), arguments);
     assert!(sentence.contains("has no times"), "{sentence}");
+}
+
+/// What is written for pages is what was measured, turn by turn, each with the prediction that is printed.
+#[test]
+fn predictions_are_written_beside_what_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let lines = two_turns("two");
+    fs::write(at("measurements.jsonl"), &lines).unwrap();
+    fs::write(at("experiment.toml"), "title = \"Two\"\n").unwrap();
+    let arguments = "--against measurements.jsonl --predicted runs/two";
+    let printed: Value = serde_json::from_str(&text(folder.path(), &format!("{arguments} --json"))).unwrap();
+    let written = fs::read_to_string(at("runs/two/measurements.jsonl")).unwrap();
+    assert_eq!((written.lines().count(), lines.lines().count()), (2, 2));
+    for (written, measured) in written.lines().zip(lines.lines()) {
+        let [mut written, measured] =
+            [written, measured].map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let added = written["outcome"]["done"].as_object_mut().unwrap().remove("predicted_seconds");
+        assert_eq!(added.as_ref(), Some(&printed["cases"][0]["seconds_predicted"]));
+        assert_eq!(written, measured);
+    }
+    assert_eq!(fs::read(at("runs/two/experiment.toml")).unwrap(), fs::read(at("experiment.toml")).unwrap());
+    // The pages take it as any run.
+    fs::create_dir(at("pages")).unwrap();
+    let page = "# Title\n\n<!-- measured\nexperiment = \"two\"\nrows = [\"method\"]\ncolumns = [\
+                { head = \"measured\", value = \"1e3 * seconds\", show = \"range\", digits = 2 }, \
+                { head = \"ratio\", value = \"predicted_seconds / seconds\", show = \"most\", digits = 2 }]\n-->\n<!-- end -->\n";
+    fs::write(at("pages/page.md"), page).unwrap();
+    let mut pages = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+    pages.current_dir(folder.path()).args(["testbed", "pages", "pages", "--from", "runs/two"]);
+    let output = pages.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let ratio = printed["cases"][0]["seconds_predicted"].as_f64().unwrap() / 0.002;
+    let page = fs::read_to_string(at("pages/page.md")).unwrap();
+    assert!(page.contains(&format!("| spardl | 3.00 (2.00 to 4.00) | {ratio:.2} |")), "{page}");
+
+    // What is there stays, several experiments are no run, and neither is what bench printed: all of that is seen before anything is timed.
+    let bench = lines.lines().next().map(|line| serde_json::from_str::<Value>(line).unwrap()).unwrap();
+    fs::write(at("bench.jsonl"), bench["outcome"]["done"].to_string()).unwrap();
+    fs::write(at("other.jsonl"), two_turns("other")).unwrap();
+    for (against, into, words) in [
+        (
+            "measurements.jsonl",
+            "runs/two",
+            "runs/two/measurements.jsonl is there already; expected a folder without a run",
+        ),
+        ("measurements.jsonl", ".", "./measurements.jsonl is there already"),
+        (
+            "measurements.jsonl other.jsonl",
+            "runs/both",
+            "is for one experiment, and --against has other and two",
+        ),
+        ("measurements.jsonl bench.jsonl", "runs/both", "spardl among 2 workers is of no experiment"),
+    ] {
+        let output = simulate(
+            folder.path(),
+            &format!("--workload profiled --times kept --predicted {into} --against {against}"),
+        );
+        let sentence = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && sentence.contains(words), "{against}: {sentence}");
+    }
+    assert_eq!(fs::read_to_string(at("runs/two/measurements.jsonl")).unwrap(), written);
+    assert_eq!(fs::read_to_string(at("measurements.jsonl")).unwrap(), lines);
+    assert!(!at("kept").exists() && !at("runs/both").exists());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use gleaner_testbed::simulation::{self, Link, Machine, Network, Op, Steps, Trace
 use gleaner_units::{bytes, grouped};
 use serde::Serialize;
 
-use super::{Simulate, Way, bench_gradient, times};
+use super::{Simulate, Way, bench_gradient, predicted, times};
 use crate::choice;
 use crate::crew::bar;
 use crate::report::{CommandError, json, ms, refused, save, table};
@@ -56,6 +56,9 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
         let cases = measured::read(path)?;
         prepared.extend(cases.into_iter().map(|measured| prepare(simulate, measured)));
     }
+    if let Some(folder) = &simulate.predicted {
+        predicted::make_room(folder, prepared.iter().map(|case| &case.measured))?;
+    }
     let bar = bar(u64::from(simulate.turns) * prepared.len() as u64);
     for turn in 0..simulate.turns {
         for case in &mut prepared {
@@ -82,6 +85,11 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
         save(path, &text)?;
     }
     let rows: Vec<Row> = prepared.iter().map(|case| row(case, &machine)).collect();
+    if let Some(folder) = &simulate.predicted {
+        let cases = prepared.iter().zip(&rows);
+        let records = cases.flat_map(|(case, row)| case.measured.predicted(row.seconds_predicted));
+        predicted::write(folder, records, &simulate.against)?;
+    }
     let off = |row: &Row| (row.ratio - 1.0).abs();
     let near = rows.iter().filter(|row| off(row) <= NEAR).count();
     let worst = rows.iter().map(off).fold(0.0, f64::max);
@@ -200,8 +208,12 @@ impl Comparison {
             Some(path) => format!("Speeds written to {}.\n", path.display()),
             None => String::new(),
         };
+        let with_predictions = match &simulate.predicted {
+            Some(folder) => format!("Measurements with predictions written to {}.\n", folder.display()),
+            None => String::new(),
+        };
         format!(
-            "Measured and predicted steps, ms\n\n{}\n{} of {} cases within {:.0}%; the worst is off by {:.0}%. Speeds: {}.\n{written}",
+            "Measured and predicted steps, ms\n\n{}\n{} of {} cases within {:.0}%; the worst is off by {:.0}%. Speeds: {}.\n{written}{with_predictions}",
             table(headings.split('|'), rows),
             self.near,
             self.cases.len(),

@@ -40,6 +40,20 @@ pub struct Measured {
     pub merge: f64,
     /// Bytes that the busiest worker received.
     pub bytes_received: f64,
+    /// What an experiment stored of it, a record for each turn; none of what `gleaner bench` printed.
+    pub records: Vec<Record>,
+}
+
+impl Measured {
+    /// Its records, each with the prediction as the number `predicted_seconds` of its outcome.
+    pub fn predicted(&self, seconds: f64) -> impl Iterator<Item = Record> {
+        self.records.iter().cloned().map(move |mut record| {
+            if let Outcome::Done(Value::Object(summary)) = &mut record.outcome {
+                summary.insert("predicted_seconds".into(), seconds.into());
+            }
+            record
+        })
+    }
 }
 
 /// What was measured, by the names of the axes.
@@ -98,6 +112,7 @@ fn over_turns(turns: Vec<Measured>) -> Option<Measured> {
         select: median(|turn| turn.select),
         merge: median(|turn| turn.merge),
         bytes_received: median(|turn| turn.bytes_received),
+        records: turns.iter().flat_map(|turn| turn.records.clone()).collect(),
         ..turns.first()?.clone()
     })
 }
@@ -127,6 +142,7 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     let text = |name: &str| record.case.get(name).and_then(Value::as_str);
     let shape = Shape::default().with(text)?;
     let mut measured = of_summary(summary, Some(shape), Some(record.machine.cores))?;
+    measured.records.push(record.clone());
     measured.steps.warm_up = record.warm_up().unwrap_or(measured.steps.warm_up);
     if let Some(coding) = text("values") {
         measured.method = measured.method.coding(coding.parse().map_err(|error| format!("{error}"))?);
@@ -166,6 +182,7 @@ fn of_summary(summary: &Value, shape: Option<Shape>, cores: Option<u32>) -> Resu
         select: number("slowest_select")?,
         merge: number("slowest_merge")?,
         bytes_received: number("bytes_per_step")?,
+        records: Vec::new(),
     })
 }
 

@@ -32,6 +32,7 @@ fn a_machine_is_fitted() {
                 select: slowest.select,
                 merge: slowest.merge,
                 bytes_received: 0.0,
+                records: Vec::new(),
             };
             cases.push(Prepared { measured, traces, network });
         }
@@ -104,6 +105,8 @@ fn measurements_are_read() {
     assert_eq!(found[1].steps, steps(5), "bench has three steps before, if nothing else is said");
     assert_eq!((found[0].seconds, &found[0].turns[..]), (0.6, &[0.5, 0.9, 0.6][..]));
     assert_eq!((found[1].shape, found[1].cores), (None, None));
+    // What is not of an experiment has no records to write.
+    assert_eq!((found[0].records.len(), found[1].records.len()), (3, 0));
     // Options are those of the measurement.
     let options_of = |options: Option<serde_json::Value>| {
         let case = serde_json::json!({ "command": "bench" });
