@@ -13,13 +13,13 @@ use std::process::ExitCode;
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::collectives::{Ensemble, RoutineError};
 use gleaner_algorithms::residual::Collection;
-use gleaner_algorithms::{Method, Rank};
+use gleaner_algorithms::Method;
 use gleaner_runtime::staged::Staged;
 
 use crate::choice::{self, Choice};
 use crate::report::{self, CommandError};
 use gleaner_units::grouped;
-use npy::{NpyError, Vector};
+use npy::Vector;
 use step::Reduced;
 
 /// Sum up recorded gradients, as one step of training would
@@ -128,8 +128,8 @@ pub fn run(arguments: &Reduce) -> Result<ExitCode, CommandError> {
 /// # Errors
 /// Files that cannot be read, and gradients of different shapes.
 pub fn open_gradients(paths: &[PathBuf]) -> Result<Vec<Vector>, CommandError> {
-    let open = |(rank, path): (u32, &PathBuf)| Vector::open(path).map_err(|error| of_rank(rank, error));
-    let gradients = (0..).zip(paths).map(open).collect::<Result<Vec<_>, _>>()?;
+    let opened = paths.iter().enumerate().map(|(rank, path)| Vector::open(rank, path));
+    let gradients = opened.collect::<Result<Vec<_>, _>>()?;
     let first = &gradients[0];
     match gradients.iter().find(|g| g.shape != first.shape) {
         None => Ok(gradients),
@@ -144,11 +144,6 @@ pub fn open_gradients(paths: &[PathBuf]) -> Result<Vec<Vector>, CommandError> {
         )
         .into()),
     }
-}
-
-/// What is said of a file of a rank.
-pub fn of_rank(rank: u32, error: NpyError) -> CommandError {
-    format!("{}: {error}", Rank(rank)).into()
 }
 
 fn residual_name(rank: usize) -> String {
@@ -170,7 +165,7 @@ fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, Co
             )
             .into());
         }
-        let residual = Vector::open(&path).map_err(|error| of_rank(rank as u32, error))?;
+        let residual = Vector::open(rank, &path)?;
         if residual.len != expected {
             return Err(format!(
                 "{} has {} entries, but the gradients have {expected}; expected the residuals that an earlier step of the same \

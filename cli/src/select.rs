@@ -13,7 +13,7 @@ use gleaner_algorithms::{Layers, Sparsity, select};
 
 use crate::choice::ChoiceError;
 use crate::reduce::npy::Vector;
-use crate::reduce::{of_rank, open_gradients};
+use crate::reduce::open_gradients;
 use crate::report::{self, CommandError};
 use gleaner_units as units;
 use measure::Entrant;
@@ -89,8 +89,7 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
         )
         .into());
     }
-    let read = |(rank, file): (u32, &Vector)| file.values().map_err(|error| of_rank(rank, error));
-    let gradients = (0..).zip(&files).map(read).collect::<Result<Vec<_>, _>>()?;
+    let gradients = files.iter().map(Vector::values).collect::<Result<Vec<_>, _>>()?;
     let k = Sparsity::Density(arguments.density).k(n)?;
     let exact: Vec<f64> = gradients.iter().map(|gradient| smallest_of_top(gradient, k)).collect();
     let entrants = named.unwrap_or_else(|| all(&arguments.layers, exact[0]));

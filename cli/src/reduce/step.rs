@@ -7,7 +7,6 @@ use gleaner_algorithms::schedule::{self, Run};
 use gleaner_algorithms::{Block, Partition, Rank};
 
 use super::npy::Vector;
-use super::of_rank;
 use crate::report::CommandError;
 
 /// What a step of all workers came to.
@@ -35,16 +34,12 @@ pub fn accumulate(
             let path = gradient.path.display();
             format!("{} ({path}): {error}; expected finite sums", Rank(r as u32)).into()
         };
-        let located = |error: CommandError| match error.downcast() {
-            Ok(error) => of_rank(r as u32, *error),
-            Err(other) => other,
-        };
         if let Some(before) = before {
-            let restore =
-                |first, values: &[f32]| residual.restore(first, values).map_err(|error| sum(error.into()));
-            before[r].pieces(restore).map_err(located)?;
+            before[r].pieces(|first, values| {
+                residual.restore(first, values).map_err(|error| sum(error.into()))
+            })?;
         }
-        gradient.pieces(|first, values| residual.accumulate(first, values).map_err(sum)).map_err(located)?;
+        gradient.pieces(|first, values| residual.accumulate(first, values).map_err(sum))?;
     }
     Ok(())
 }
