@@ -7,7 +7,6 @@ use gleaner_algorithms::merging::{MergingError, Optimal, Problem, STRATEGIES, St
 use gleaner_units::grouped;
 use serde::Serialize;
 
-use super::SelectIn;
 use super::layers::NamedLayer;
 use crate::report::{ms, table};
 
@@ -71,7 +70,7 @@ pub struct Plan<'a> {
     #[serde(skip)]
     pub label: String,
     pub workers: u32,
-    pub select_in: SelectIn,
+    pub select_in: &'a str,
     /// Where costs come from.
     pub costs: &'a str,
     pub largest_frontier: usize,
@@ -110,10 +109,7 @@ impl Plan<'_> {
             self.label,
             self.workers,
             self.costs,
-            match self.select_in {
-                SelectIn::Backward => "in the backward pass",
-                SelectIn::Beside => "beside the backward pass",
-            },
+            if self.select_in == "backward" { "in the backward pass" } else { "beside the backward pass" },
             table(headings, rows)
         );
         if let Some(optimal) = self.strategies.iter().find(|row| row.strategy == Optimal.name()) {
