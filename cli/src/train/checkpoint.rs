@@ -17,22 +17,11 @@ use gleaner_trainer::parameters::Parameters;
 
 const KEPT: usize = 2;
 
-/// What a file calls the running averages, and the evaluations so far.
-const BUFFERS: &str = "buffers";
+/// What a file calls the evaluations so far.
 const LOSS_CURVE: &str = "loss curve";
 
 /// Names and words that a file says of its run.
 pub type Identity = Vec<(&'static str, String)>;
-
-/// Everything of a worker that a checkpoint holds.
-pub struct State<'a> {
-    /// The model's parameters and buffers.
-    pub parameters: &'a mut Parameters,
-    /// Velocities, residuals, and the method's own state.
-    pub exchange: &'a mut dyn Exchange,
-    /// Step and held-out loss of the evaluations so far.
-    pub loss_curve: &'a mut Vec<(u64, f64)>,
-}
 
 /// One worker's checkpoints in a directory.
 pub struct Checkpoints {
@@ -129,17 +118,18 @@ impl Checkpoints {
     }
 
     /// Writes a step and removes all but the newest two, and what killed workers have left of files.
-    pub fn save(&self, step: u64, state: &mut State) -> Result<(), TrainError> {
-        let own = state.exchange.own(state.parameters)?;
-        let buffers = state.parameters.buffer_values()?;
-        let mut values: Vec<(&str, &[f32])> = own.iter().map(|(name, own)| (&name[..], &own[..])).collect();
-        values.push((BUFFERS, &buffers));
+    pub fn save(
+        &self,
+        step: u64,
+        exchange: &mut dyn Exchange,
+        parameters: &Parameters,
+        curve: &[(u64, f64)],
+    ) -> Result<(), TrainError> {
         // As bits, since JSON has no number that is not finite.
-        let curve: Vec<(u64, u64)> =
-            state.loss_curve.iter().map(|(step, loss)| (*step, loss.to_bits())).collect();
+        let curve: Vec<(u64, u64)> = curve.iter().map(|(step, loss)| (*step, loss.to_bits())).collect();
         let mut words = self.words(step);
         words.push((LOSS_CURVE, serde_json::to_string(&curve).unwrap_or_default()));
-        state.exchange.save(&self.file(step), &values, &words)?;
+        exchange.save(&self.file(step), parameters, &words)?;
         for &old in self.steps()?.iter().rev().skip(KEPT) {
             self.remove(old)?;
         }
@@ -154,13 +144,13 @@ impl Checkpoints {
     }
 
     /// Brings back a step that belongs to this run on all ranks, which call it together; removes newer steps, which others lack.
-    pub fn load(&self, step: u64, state: &mut State) -> Result<(), TrainError> {
-        let mut own = state.exchange.own(state.parameters)?;
-        let mut buffers = state.parameters.buffer_values()?;
-        let mut values: Vec<(&str, &mut [f32])> =
-            own.iter_mut().map(|(name, own)| (&name[..], &mut own[..])).collect();
-        values.push((BUFFERS, &mut buffers));
-        let words = state.exchange.load(&self.file(step), &mut values, &self.words(step))?;
+    pub fn load(
+        &self,
+        step: u64,
+        exchange: &mut dyn Exchange,
+        parameters: &mut Parameters,
+    ) -> Result<Vec<(u64, f64)>, TrainError> {
+        let words = exchange.load(&self.file(step), parameters, &self.words(step))?;
         let curve = words.get(LOSS_CURVE).and_then(|curve| serde_json::from_str(curve).ok());
         let curve: Vec<(u64, u64)> = curve.ok_or_else(|| TrainError::Checkpoint {
             path: self.file(step),
@@ -168,12 +158,9 @@ impl Checkpoints {
             found: "none that can be read".into(),
             advice: "remove the file, so that an earlier step is taken",
         })?;
-        *state.loss_curve = curve.into_iter().map(|(step, loss)| (step, f64::from_bits(loss))).collect();
-        state.exchange.restore(state.parameters, own)?;
-        state.parameters.set_buffer_values(&buffers)?;
         for newer in self.steps()?.split_off(&(step + 1)) {
             self.remove(newer)?;
         }
-        Ok(())
+        Ok(curve.into_iter().map(|(step, loss)| (step, f64::from_bits(loss))).collect())
     }
 }

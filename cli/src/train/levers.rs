@@ -70,16 +70,18 @@ pub enum When {
     End,
 }
 
+/// Those that have a word on the command line, which name steps of the run.
+const NAMED: [(&str, When); 4] = [
+    ("drops", When::Drops),
+    ("evaluations", When::Evaluations),
+    ("checkpoints", When::Checkpoints),
+    ("end", When::End),
+];
+
 impl When {
-    /// Its word on the command line, where it names steps of the run.
+    /// Its word, if it has one.
     pub fn word(&self) -> Option<&'static str> {
-        match self {
-            When::Every(_) => None,
-            When::Drops => Some("drops"),
-            When::Evaluations => Some("evaluations"),
-            When::Checkpoints => Some("checkpoints"),
-            When::End => Some("end"),
-        }
+        NAMED.iter().find(|(_, when)| when == self).map(|(word, _)| *word)
     }
 }
 
@@ -87,17 +89,13 @@ impl FromStr for When {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let every = text.strip_prefix("every/").and_then(|steps| steps.parse().ok());
-        match (text, every) {
-            ("drops", _) => Ok(When::Drops),
-            ("evaluations", _) => Ok(When::Evaluations),
-            ("checkpoints", _) => Ok(When::Checkpoints),
-            ("end", _) => Ok(When::End),
-            (_, Some(steps)) => Ok(When::Every(steps)),
-            _ => Err(format!(
+        let every = text.strip_prefix("every/").and_then(|steps| steps.parse().ok()).map(When::Every);
+        let named = NAMED.iter().find(|(word, _)| *word == text).map(|(_, when)| *when);
+        every.or(named).ok_or_else(|| {
+            format!(
                 "expected every/STEPS with at least one step, drops, evaluations, checkpoints or end, found '{text}'"
-            )),
-        }
+            )
+        })
     }
 }
 

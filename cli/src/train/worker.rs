@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::agreement::{all_can, expect_agreement};
 use super::arguments::TrainArgs;
-use super::checkpoint::{Checkpoints, Identity, State};
+use super::checkpoint::{Checkpoints, Identity};
 use super::error::TrainError;
 use super::exchange::{Exchange, Passed, Share, exchange};
 use super::record::Record;
@@ -28,7 +28,7 @@ use gleaner_trainer::data::{Dataset, Order};
 use gleaner_trainer::layers::{Mode, cross_entropy};
 use gleaner_trainer::models::Model;
 use gleaner_trainer::parameters::Parameters;
-use metrics::{Metrics, StepCost};
+use metrics::Metrics;
 
 /// Joins the other workers and trains; worker 0 reports the progress, and returns the result. Nothing, and not success, where all workers
 /// fail for one reason: then the launcher says it, once.
@@ -183,19 +183,11 @@ impl<'a> Run<'a> {
             (Err(TrainError::NoCommonCheckpoint { .. }), Some(step)) => step,
             (found, kept) => {
                 let step = found?;
-                checkpoints.load(step, &mut self.state())?;
+                self.loss_curve = checkpoints.load(step, &mut *self.exchange, &mut self.parameters)?;
                 kept.unwrap_or(step)
             }
         };
         Ok(())
-    }
-
-    fn state(&mut self) -> State<'_> {
-        State {
-            parameters: &mut self.parameters,
-            exchange: &mut *self.exchange,
-            loss_curve: &mut self.loss_curve,
-        }
     }
 
     /// All steps that are left, with their evaluations and checkpoints.
@@ -225,7 +217,7 @@ impl<'a> Run<'a> {
             if let Some(checkpoints) =
                 checkpoints.filter(|_| last || every.is_some_and(|every| done % every == 0))
             {
-                checkpoints.save(done, &mut self.state())?;
+                checkpoints.save(done, &mut *self.exchange, &self.parameters, &self.loss_curve)?;
             }
         }
         if let Some(record) = &self.record {
@@ -286,8 +278,7 @@ impl<'a> Run<'a> {
         clock.end_step(took, &ended);
         if let Some(metrics) = &mut self.metrics {
             let received = self.exchange.bytes_received();
-            let entries = ended.stepped.entries;
-            metrics.write(pass, &StepCost { seconds: took, times: clock.last(), entries, received })?;
+            metrics.write(pass, (took, clock.last()), ended.stepped.entries, received)?;
         }
         if value.is_finite() {
             self.losses = (self.losses.0 + f64::from(value), self.losses.1 + 1);

@@ -14,7 +14,6 @@ use gleaner_runtime::{Session, StepTimes, Stepped};
 use super::error::TrainError;
 use super::settings::Settings;
 use super::summary::Account;
-use gleaner_trainer::optimizer::State;
 use gleaner_trainer::parameters::Parameters;
 
 use overlapped::Overlapped;
@@ -55,16 +54,12 @@ pub trait Exchange {
     /// What is known of it at the end of a run.
     fn account(&self) -> Account;
 
-    /// The parameters and what the optimiser keeps, as a checkpoint holds them; nothing where [`save`](Self::save) writes them by itself.
-    fn own(&self, _parameters: &Parameters) -> Result<State, TrainError> {
-        Ok(State::new())
-    }
-
-    /// Writes a checkpoint with these values and words.
+    /// Writes a checkpoint: what is kept of gradients, the parameters and what the optimiser keeps, where servers do not have them, running
+    /// averages, and these words.
     fn save(
         &mut self,
         path: &Path,
-        values: &[(&str, &[f32])],
+        parameters: &Parameters,
         words: &[(&str, String)],
     ) -> Result<(), TrainError>;
 
@@ -72,18 +67,18 @@ pub trait Exchange {
     fn load(
         &mut self,
         path: &Path,
-        values: &mut [(&str, &mut [f32])],
+        parameters: &mut Parameters,
         words: &[(&str, String)],
     ) -> Result<BTreeMap<String, String>, TrainError>;
-
-    /// The parameters and the optimiser go on from this, once it is [loaded](Self::load).
-    fn restore(&mut self, parameters: &mut Parameters, own: State) -> Result<(), TrainError>;
 
     /// The step that comes next by what servers have kept, where they do.
     fn kept(&self) -> Option<u64> {
         None
     }
 }
+
+/// What a checkpoint calls the running averages.
+const BUFFERS: &str = "buffers";
 
 /// This worker's part of the samples.
 #[derive(Clone, Copy, Debug)]

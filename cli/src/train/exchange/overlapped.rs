@@ -9,7 +9,7 @@ use gleaner_candle::Overlap;
 use gleaner_runtime::report::say;
 use gleaner_runtime::{Session, Stepped};
 
-use super::{Ended, Exchange, Passed, Share};
+use super::{BUFFERS, Ended, Exchange, Passed, Share};
 use crate::crew::{self, meanwhile};
 use crate::train::error::TrainError;
 use crate::train::levers::Levers;
@@ -98,6 +98,15 @@ impl<'s> Overlapped<'s> {
             momentum,
             findings: Vec::new(),
         })
+    }
+
+    /// The parameters, the running averages, and what the optimiser keeps, as a checkpoint holds them.
+    fn own(&self, parameters: &Parameters) -> Result<State, TrainError> {
+        let values = |p: &Parameter| Ok((format!("parameter/{}", p.name), p.values()?.into_owned()));
+        let mut own = parameters.list.iter().map(values).collect::<Result<State, TrainError>>()?;
+        own.push((BUFFERS.into(), parameters.buffer_values()?));
+        own.extend(self.optimizer.state(parameters)?);
+        Ok(own)
     }
 
     /// Rank 0 says what stands in the way of the training, once each.
@@ -201,39 +210,37 @@ impl Exchange for Overlapped<'_> {
         }
     }
 
-    fn own(&self, parameters: &Parameters) -> Result<State, TrainError> {
-        let values = |p: &Parameter| Ok((format!("parameter/{}", p.name), p.values()?.into_owned()));
-        let mut own = parameters.list.iter().map(values).collect::<Result<State, TrainError>>()?;
-        own.extend(self.optimizer.state(parameters)?);
-        Ok(own)
-    }
-
     fn save(
         &mut self,
         path: &Path,
-        values: &[(&str, &[f32])],
+        parameters: &Parameters,
         words: &[(&str, String)],
     ) -> Result<(), TrainError> {
-        Ok(self.overlap.gradients().save_with(path, values, words)?)
+        let own = self.own(parameters)?;
+        let values: Vec<(&str, &[f32])> = own.iter().map(|(name, own)| (&name[..], &own[..])).collect();
+        Ok(self.overlap.gradients().save_with(path, &values, words)?)
     }
 
     fn load(
         &mut self,
         path: &Path,
-        values: &mut [(&str, &mut [f32])],
+        parameters: &mut Parameters,
         words: &[(&str, String)],
     ) -> Result<BTreeMap<String, String>, TrainError> {
-        Ok(self.overlap.gradients().load_with(path, values, words)?)
-    }
-
-    fn restore(&mut self, parameters: &mut Parameters, own: State) -> Result<(), TrainError> {
+        let mut own = self.own(parameters)?;
+        let mut values: Vec<(&str, &mut [f32])> =
+            own.iter_mut().map(|(name, own)| (&name[..], &mut own[..])).collect();
+        let mut gradients = self.overlap.gradients();
+        let words = gradients.load_with(path, &mut values, words)?;
+        let updates = gradients.step() - gradients.skipped();
+        drop(gradients);
         let mut own = own.into_iter();
         for (parameter, (_, values)) in parameters.list.iter_mut().zip(&mut own) {
             parameter.update(|into| into.copy_from_slice(&values))?;
         }
-        let gradients = self.overlap.gradients();
-        let updates = gradients.step() - gradients.skipped();
-        drop(gradients);
-        Ok(self.optimizer.restore(own.collect(), updates)?)
+        let (_, buffers) = own.next().unwrap_or_default();
+        parameters.set_buffer_values(&buffers)?;
+        self.optimizer.restore(own.collect(), updates)?;
+        Ok(words)
     }
 }

@@ -10,12 +10,11 @@ use gleaner_runtime::report::say;
 use gleaner_runtime::{Options, Pass, Replica, Session, StepTimes};
 
 use super::units::{Units, units};
-use super::{Ended, Exchange, Passed, Share};
+use super::{BUFFERS, Ended, Exchange, Passed, Share};
 use crate::train::checkpoint::Checkpoints;
 use crate::train::error::TrainError;
 use crate::train::settings::Settings;
 use crate::train::summary::Account;
-use gleaner_trainer::optimizer::State;
 use gleaner_trainer::parameters::{Parameter, Parameters};
 
 pub struct Replicated {
@@ -151,23 +150,23 @@ impl Exchange for Replicated {
     fn save(
         &mut self,
         path: &Path,
-        values: &[(&str, &[f32])],
+        parameters: &Parameters,
         words: &[(&str, String)],
     ) -> Result<(), TrainError> {
-        Ok(self.replica.save_with(path, values, words)?)
+        Ok(self.replica.save_with(path, &[(BUFFERS, &parameters.buffer_values()?[..])], words)?)
     }
 
     fn load(
         &mut self,
         path: &Path,
-        values: &mut [(&str, &mut [f32])],
+        parameters: &mut Parameters,
         words: &[(&str, String)],
     ) -> Result<BTreeMap<String, String>, TrainError> {
-        Ok(self.replica.load_with(path, values, words)?)
-    }
-
-    fn restore(&mut self, parameters: &mut Parameters, _own: State) -> Result<(), TrainError> {
-        self.hand_on(parameters)
+        let mut buffers = parameters.buffer_values()?;
+        let words = self.replica.load_with(path, &mut [(BUFFERS, &mut buffers[..])], words)?;
+        parameters.set_buffer_values(&buffers)?;
+        self.hand_on(parameters)?;
+        Ok(words)
     }
 
     fn kept(&self) -> Option<u64> {

@@ -3,22 +3,11 @@
 use std::time::Duration;
 
 use gleaner_runtime::Session;
-use serde::{Deserialize, Serialize};
 
 use super::clock::{self, Clock, Spent};
 use crate::crew::gather;
 use crate::train::error::TrainError;
 use crate::train::summary::Together;
-
-/// What one worker has measured.
-#[derive(Serialize, Deserialize)]
-struct Measured {
-    /// Samples of each of its passes.
-    samples: usize,
-    /// Bytes for gradients since its first step.
-    received: u64,
-    spent: Spent,
-}
 
 /// All workers exchange what they have measured, and come to the same. `samples`: of each of this worker's passes; `received`: bytes so far.
 pub fn all_workers(
@@ -26,10 +15,9 @@ pub fn all_workers(
     clock: &Clock,
     (samples, received): (usize, u64),
 ) -> Result<Together, TrainError> {
-    let spent = clock.spent.clone();
-    let all = gather(session, &Measured { samples, received: received - clock.bytes_at_start, spent })?;
+    let all = gather(session, &(samples, received - clock.bytes_at_start, clock.spent.clone()))?;
     let steps_of = |spent: &Spent| spent.steps.max(1) as f64;
-    let ranks: Vec<&Spent> = all.iter().map(|measured| &measured.spent).collect();
+    let ranks: Vec<&Spent> = all.iter().map(|(.., spent)| spent).collect();
     let (times, steps) =
         (clock::typical(&ranks), ranks.iter().map(|spent| spent.steps).sum::<usize>().max(1));
     let most = |number: fn(&Spent) -> f64| ranks.iter().map(|spent| number(spent)).fold(0.0, f64::max);
@@ -37,11 +25,11 @@ pub fn all_workers(
         |seconds: fn(&Spent) -> f64| ranks.iter().map(|spent| seconds(spent)).sum::<f64>() / steps as f64;
     // Workers that do not wait for each other are not equally fast.
     let rate = |of: fn(&Spent) -> (u64, Duration)| -> f64 {
-        let rates = all.iter().map(|measured| (measured.samples, of(&measured.spent)));
+        let rates = all.iter().map(|(samples, _, spent)| (*samples, of(spent)));
         let rates = rates.filter(|(_, (_, took))| !took.is_zero());
         rates.map(|(samples, (steps, took))| samples as f64 * steps as f64 / took.as_secs_f64()).sum()
     };
-    let bytes_received = all.iter().map(|measured| measured.received).max().unwrap_or_default();
+    let bytes_received = all.iter().map(|(_, received, _)| *received).max().unwrap_or_default();
     Ok(Together {
         seconds_iteration: times.iteration,
         seconds_forward: times.forward,

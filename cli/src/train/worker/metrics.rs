@@ -11,34 +11,12 @@ use crate::train::exchange::Passed;
 use crate::train::settings::Settings;
 
 /// The fields of a line, in their order.
-const FIELDS: [&str; 10] = [
-    "step",
-    "loss",
-    "learning_rate",
-    "seconds",
-    "seconds_forward",
-    "seconds_backward",
-    "seconds_select",
-    "seconds_exposed",
-    "entries_per_step",
-    "bytes_per_step",
-];
+const FIELDS: &str = "step,loss,learning_rate,seconds,seconds_forward,seconds_backward,seconds_select,seconds_exposed,entries_per_step,\
+                      bytes_per_step";
 
 /// Whether lines of a file with this name can be written.
 pub fn is_known(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "csv" || extension == "jsonl")
-}
-
-/// What a step took on this worker.
-pub struct StepCost {
-    /// All of it, loading the batch included.
-    pub seconds: Duration,
-    /// Its parts.
-    pub times: Times,
-    /// Entries of the update.
-    pub entries: u64,
-    /// Bytes received for gradients by the end of the step, since the worker began.
-    pub received: u64,
 }
 
 /// The file, open for more lines.
@@ -77,7 +55,7 @@ impl Metrics {
         let is_empty = file.metadata().map_err(refuse)?.len() == 0;
         let mut metrics = Self { path: path.into(), file, received: 0 };
         if is_empty && !metrics.is_json() {
-            metrics.line(&FIELDS.join(","))?;
+            metrics.line(FIELDS)?;
         }
         Ok(metrics)
     }
@@ -87,11 +65,16 @@ impl Metrics {
         self.received = received;
     }
 
-    /// Writes the line of a step that is done, at once, so that others can follow it.
-    pub fn write(&mut self, Passed { step, rate, loss }: Passed, taken: &StepCost) -> Result<(), TrainError> {
-        let StepCost { seconds, times, entries, received } = taken;
-        let bytes = received - self.received;
-        self.received = *received;
+    /// Writes the line of a step that is done, at once, so that others can follow it: its pass, what all of it took, loading the batch
+    /// included, and its parts; the entries of the update, and the bytes received for gradients by the end of the step.
+    pub fn write(
+        &mut self,
+        Passed { step, rate, loss }: Passed,
+        (seconds, times): (Duration, Times),
+        entries: u64,
+        received: u64,
+    ) -> Result<(), TrainError> {
+        let bytes = received - std::mem::replace(&mut self.received, received);
         let numbers = [
             step as f64,
             f64::from(loss),
@@ -101,7 +84,7 @@ impl Metrics {
             times.backward,
             times.select,
             times.exposed,
-            *entries as f64,
+            entries as f64,
             bytes as f64,
         ];
         // CSV and JSON have no word for what is not finite that all readers take.
@@ -109,7 +92,7 @@ impl Metrics {
             |number: f64, none: &str| if number.is_finite() { number.to_string() } else { none.to_owned() };
         if self.is_json() {
             let field = |(name, number)| format!("\"{name}\":{}", text(number, "null"));
-            let fields: Vec<String> = FIELDS.into_iter().zip(numbers).map(field).collect();
+            let fields: Vec<String> = FIELDS.split(',').zip(numbers).map(field).collect();
             self.line(&format!("{{{}}}", fields.join(",")))
         } else {
             self.line(&numbers.map(|number| text(number, "")).join(","))
