@@ -9,7 +9,7 @@ use clap::Args;
 use gleaner_testbed::network::{Counters, Crossed, Network, NetworkError, Node, Uplink};
 use gleaner_testbed::topology;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::report::CommandError;
 
@@ -37,21 +37,17 @@ pub struct Status {
     watch: bool,
 }
 
-/// A network as it is now; without links if it is half-made.
+/// A network as it is now; without hosts and uplinks if it is half-made.
+#[derive(Serialize)]
 struct Picture {
     name: String,
-    links: Option<Links>,
-}
-
-/// Its links, of the hosts and of the groups.
-#[derive(Serialize)]
-struct Links {
-    hosts: Vec<Linked<Node>>,
-    uplinks: Vec<Linked<Uplink>>,
+    complete: bool,
+    hosts: Option<Vec<Linked<Node>>>,
+    uplinks: Option<Vec<Linked<Uplink>>>,
     relay: Relay,
 }
 
-/// The link of a host or of a group.
+/// The link of a host or of a group, and what crosses it now, in bytes a second.
 #[derive(Serialize)]
 struct Linked<T> {
     #[serde(flatten)]
@@ -59,8 +55,10 @@ struct Linked<T> {
     /// Of a host.
     #[serde(skip_serializing_if = "Option::is_none")]
     cut: Option<bool>,
-    #[serde(flatten)]
-    crossing: Crossing,
+    #[serde(rename = "received_bytes_per_second")]
+    received: f64,
+    #[serde(rename = "sent_bytes_per_second")]
+    sent: f64,
 }
 
 /// What carries packets over links.
@@ -75,21 +73,11 @@ enum Relay {
     Dead { error: String },
 }
 
-/// What crosses a link now, in bytes a second.
-#[derive(Serialize)]
-struct Crossing {
-    #[serde(rename = "received_bytes_per_second")]
-    received: f64,
-    #[serde(rename = "sent_bytes_per_second")]
-    sent: f64,
-}
-
 pub fn run(status: &Status) -> Result<ExitCode, CommandError> {
     loop {
         let pictures = look(status.name.as_deref())?;
         let text = if status.json {
-            let networks: Vec<Value> = pictures.iter().map(Picture::object).collect();
-            format!("{}\n", json!({ "networks": networks }))
+            format!("{}\n", json!({ "networks": pictures }))
         } else {
             // Clears the screen, from the upper left corner on.
             let clear = if status.watch { "\x1b[H\x1b[J" } else { "" };
@@ -130,14 +118,14 @@ fn look(only: Option<&str>) -> Result<Vec<Picture>, NetworkError> {
         }
     }
     thread::sleep(WHILE);
-    let picture = |(name, found): (String, Option<(Network, Samples)>)| {
-        Ok(Picture { name, links: found.map(|(network, before)| links(&network, &before)).transpose()? })
-    };
-    networks.into_iter().map(picture).collect()
+    networks.into_iter().map(|(name, found)| Picture::of(name, found)).collect()
 }
 
-/// What interfaces had counted when: of the hosts, and of the uplinks.
-type Samples = (Vec<(Instant, Counters)>, Vec<(Instant, Counters)>);
+/// What an interface had counted when.
+type CountedAt = (Instant, Counters);
+
+/// Of the hosts, and of the uplinks.
+type Samples = (Vec<CountedAt>, Vec<CountedAt>);
 
 fn samples(network: &Network) -> Result<Samples, NetworkError> {
     let now = |counted| (Instant::now(), counted);
@@ -147,43 +135,40 @@ fn samples(network: &Network) -> Result<Samples, NetworkError> {
     Ok((hosts, network.uplinks().into_iter().map(uplink).collect::<Result<_, _>>()?))
 }
 
-fn links(network: &Network, before: &Samples) -> Result<Links, NetworkError> {
-    let now = samples(network)?;
-    let cut = network.cut_hosts()?;
-    let crossing = |((then, old), (now, new)): (&(Instant, Counters), &(Instant, Counters))| {
+impl<T> Linked<T> {
+    fn new(end: T, cut: Option<bool>, ((then, old), (now, new)): (&CountedAt, &CountedAt)) -> Self {
         let rate = |old: u64, new: u64| new.saturating_sub(old) as f64 / (*now - *then).as_secs_f64();
-        Crossing { received: rate(old.received, new.received), sent: rate(old.sent, new.sent) }
-    };
-    let of_hosts = before.0.iter().zip(&now.0).map(crossing);
-    let of_uplinks = before.1.iter().zip(&now.1).map(crossing);
-    let host = |(node, crossing): (Node, Crossing)| {
-        let cut = Some(cut.contains(&node.name));
-        Linked { end: node, cut, crossing }
-    };
-    let uplink = |(end, crossing)| Linked { end, cut: None, crossing };
-    Ok(Links {
-        hosts: network.hosts().into_iter().zip(of_hosts).map(host).collect(),
-        uplinks: network.uplinks().into_iter().zip(of_uplinks).map(uplink).collect(),
-        relay: match network.crossed() {
-            Ok(None) => Relay::None,
-            Ok(Some(all)) => Relay::Carries(all),
-            Err(error) => Relay::Dead { error },
-        },
-    })
+        Self { end, cut, received: rate(old.received, new.received), sent: rate(old.sent, new.sent) }
+    }
 }
 
 impl Picture {
-    fn object(&self) -> Value {
-        let links = self.links.as_ref();
-        json!({
-            "name": self.name, "complete": links.is_some(), "hosts": links.map(|links| &links.hosts),
-            "uplinks": links.map(|links| &links.uplinks), "relay": links.map(|links| &links.relay),
+    fn of(name: String, found: Option<(Network, Samples)>) -> Result<Self, NetworkError> {
+        let Some((network, before)) = found else {
+            return Ok(Self { name, complete: false, hosts: None, uplinks: None, relay: Relay::None });
+        };
+        let (now, cut) = (samples(&network)?, network.cut_hosts()?);
+        let hosts = network.hosts().into_iter().zip(before.0.iter().zip(&now.0)).map(|(node, counted)| {
+            let is_cut = cut.contains(&node.name);
+            Linked::new(node, Some(is_cut), counted)
+        });
+        let uplinks = network.uplinks().into_iter().zip(before.1.iter().zip(&now.1));
+        Ok(Self {
+            name,
+            complete: true,
+            hosts: Some(hosts.collect()),
+            uplinks: Some(uplinks.map(|(uplink, counted)| Linked::new(uplink, None, counted)).collect()),
+            relay: match network.crossed() {
+                Ok(None) => Relay::None,
+                Ok(Some(all)) => Relay::Carries(all),
+                Err(error) => Relay::Dead { error },
+            },
         })
     }
 
     fn table(&self) -> String {
-        let name = &self.name;
-        let Some(Links { hosts, uplinks, relay }) = &self.links else {
+        let Self { name, relay, .. } = self;
+        let (Some(hosts), Some(uplinks)) = (&self.hosts, &self.uplinks) else {
             return format!("network {name}: half-made; remove it with gleaner testbed down --name {name}\n");
         };
         let namespaces = hosts.iter().map(|host| host.end.namespace.len());
@@ -194,14 +179,14 @@ impl Picture {
         };
         let mut text =
             format!("network {name}\n") + &line("namespace", "address", "receives", "sends", "link");
-        for Linked { end: node, cut, crossing: Crossing { received, sent } } in hosts {
+        for Linked { end: node, cut, received, sent } in hosts {
             let link = if *cut == Some(true) { "cut".into() } else { node.link.to_string() };
             text += &line(&node.namespace, &node.address.to_string(), &mbit(*received), &mbit(*sent), &link);
         }
         if !uplinks.is_empty() {
             text += &line("group", "", "receives", "sends", "uplink");
         }
-        for Linked { end: uplink, crossing: Crossing { received, sent }, .. } in uplinks {
+        for Linked { end: uplink, received, sent, .. } in uplinks {
             text += &line(&uplink.group, "", &mbit(*received), &mbit(*sent), &uplink.link.to_string());
         }
         text += &match relay {

@@ -121,7 +121,13 @@ pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
             up.name
         ));
     }
-    let text = if up.json { object(&network) } else { network.hostfile() };
+    let text = match up.json {
+        true => json(&json!({
+            "name": network.name(), "subnet": network.topology().subnet, "hosts": network.hosts(),
+            "relayed": network.is_relayed(),
+        })),
+        false => network.hostfile(),
+    };
     let mut out = io::stdout();
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         network.down()?;
@@ -132,11 +138,4 @@ pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
         .into());
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn object(network: &Network) -> String {
-    json(&json!({
-        "name": network.name(), "subnet": network.topology().subnet, "hosts": network.hosts(),
-        "relayed": network.is_relayed(),
-    }))
 }
