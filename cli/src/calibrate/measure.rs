@@ -9,15 +9,13 @@ use gleaner_runtime::{Config, Error, Gradients, Layout, Session};
 use gleaner_statistics::median;
 use gleaner_testbed::experiment::this_machine;
 use gleaner_units::grouped;
-use serde::{Deserialize, Serialize};
 
 use super::ALONE;
 use super::file::{Calibration, Sample};
 use crate::bench::gradient::Gradient;
 use crate::bench::measure::PARAMETER;
 use crate::choice::{self, ChoiceError};
-use crate::crew::gather;
-use crate::crew::{Display, Progress};
+use crate::crew::{Display, Progress, gather};
 use crate::report::{CommandError, probe};
 
 /// Numbers of entries: OMGS-SGD's range of a thousand to a million, and one more, as layers have some millions.
@@ -32,14 +30,6 @@ const LONG: f64 = 0.3;
 
 /// So many sizes are measured however long they take.
 const FEWEST: usize = 4;
-
-/// What a step took on a rank, in seconds.
-#[derive(Clone, Copy, Serialize, Deserialize)]
-struct Took {
-    select: f64,
-    /// The exchange and the merging.
-    exchange: f64,
-}
 
 /// Refuses a method that cannot run among so many workers with one of the sizes.
 pub fn check(method: &Method, workers: u32) -> Result<(), ChoiceError> {
@@ -102,11 +92,11 @@ fn run<'a>(
                 display.show(&Progress { done, of, note: format!("{} entries", grouped(n as u64)) });
             }
         }
-        let [sparse, dense] = taken.each_ref().map(|taken| medians(taken));
+        let medians = |taken: &Vec<[f64; 2]>| [0, 1].map(|part| median(taken.iter().map(|took| took[part])));
+        let [[select, exchange], dense] = taken.each_ref().map(medians);
         let model = Model::new(probed.network, probed.speed, method, n)?;
         let forecast = model.forecast(method.clone(), workers, n)?.seconds;
-        let (select, exchange) = (sparse.select, sparse.exchange);
-        samples.push(Sample { entries: n, select, exchange, dense: dense.select + dense.exchange, forecast });
+        samples.push(Sample { entries: n, select, exchange, dense: dense.iter().sum(), forecast });
     }
     let network = (probed.network.latency.as_secs_f64(), probed.network.bytes_per_second);
     if rank > 0 {
@@ -117,20 +107,13 @@ fn run<'a>(
     Ok(Some(calibration.ok_or("a clock that stood still: the fits need times above 0; measure again")?))
 }
 
-/// What a step takes on the slowest rank.
-fn timed(session: &Session, gradients: &mut Gradients, gradient: &[f32]) -> Result<Took, Error> {
+/// What a step takes on the slowest rank, in seconds: selecting, and the exchange with the merging.
+fn timed(session: &Session, gradients: &mut Gradients, gradient: &[f32]) -> Result<[f64; 2], Error> {
     session.barrier()?;
     gradients.ready(PARAMETER, gradient)?;
     drop(gradients.wait()?);
     let times = gradients.times();
-    let own =
-        Took { select: times.select.as_secs_f64(), exchange: (times.exchange + times.merge).as_secs_f64() };
-    let most =
-        |a: Took, b: Took| Took { select: a.select.max(b.select), exchange: a.exchange.max(b.exchange) };
+    let own = [times.select, times.exchange + times.merge].map(|part| part.as_secs_f64());
+    let most = |a: [f64; 2], b: [f64; 2]| [a[0].max(b[0]), a[1].max(b[1])];
     Ok(gather(session, &own)?.into_iter().fold(own, most))
-}
-
-fn medians(taken: &[Took]) -> Took {
-    let of = |part: fn(&Took) -> f64| median(taken.iter().map(part));
-    Took { select: of(|took| took.select), exchange: of(|took| took.exchange) }
 }

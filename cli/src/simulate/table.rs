@@ -53,19 +53,16 @@ impl Row {
             .collect();
         steps.sort_by_key(|(bytes, _)| *bytes);
         let middle = steps.get(steps.len().saturating_sub(1) / 2);
+        let (workload, scale) = match workload {
+            Workload::Executed { scale: 1, .. } => ("executed".to_owned(), Some(1)),
+            Workload::Executed { scale, .. } => (format!("executed, 1 in {scale}"), Some(scale)),
+            Workload::Profiled { .. } => ("profiled".to_owned(), Some(1)),
+            Workload::Expected(_) => ("expected".to_owned(), None),
+        };
         Self {
             method,
-            workload: match workload {
-                Workload::Executed { scale: 1, .. } => "executed".to_owned(),
-                Workload::Executed { scale, .. } => format!("executed, 1 in {scale}"),
-                Workload::Profiled { .. } => "profiled".to_owned(),
-                Workload::Expected(_) => "expected".to_owned(),
-            },
-            scale: match workload {
-                Workload::Executed { scale, .. } => Some(scale),
-                Workload::Profiled { .. } => Some(1),
-                Workload::Expected(_) => None,
-            },
+            workload,
+            scale,
             rounds: middle.map_or(0, |(_, trace)| trace.rounds),
             // A trace of one worker may stand for all.
             messages: middle.map_or(0, |(_, trace)| {
