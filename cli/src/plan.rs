@@ -152,10 +152,12 @@ fn text(mut arguments: Plan) -> Result<String, CommandError> {
         let blocks = method.collective().blocks(&shape) as usize;
         as_json(arguments, (&method, n), k, blocks, &proof.cost)
     } else {
+        let costs = [proof.cost, ring_cost(workers, n)];
+        let network = (arguments.latency, arguments.bandwidth);
         format!("{resolved}{heading}\n{}\n\n", method.collective().summary())
             + &programs(arguments.rank, &proof)?
             + "\nchecked: every contribution is counted once, all ranks end with the same sums, nothing deadlocks\n\n"
-            + &costs(arguments, (&method, n), proof.cost)
+            + &describe::costs(method.collective().name(), costs, network)
     };
     drawn(arguments, text, || {
         let programs: Vec<Program> = (0..workers).map(|rank| proof.program(Rank(rank))).collect();
@@ -240,14 +242,6 @@ fn ring_cost(workers: u32, n: usize) -> Cost {
         words_received: 2 * n - missed,
         words_critical: 2 * (p - 1) * (shortest + u64::from(longer > 0)),
     }
-}
-
-fn costs(arguments: &Plan, (method, n): (&Method, usize), cost: Cost) -> String {
-    let time = |cost: &Cost| cost.time(arguments.latency, arguments.bandwidth.bytes_per_second());
-    let ring = ring_cost(arguments.workers, n);
-    let link = format!("{:?} and {}", arguments.latency, arguments.bandwidth);
-    let ours = (method.collective().name(), cost, time(&cost));
-    describe::costs(&ours, &("dense ring", ring, time(&ring)), &link)
 }
 
 fn as_json(arguments: &Plan, (method, n): (&Method, usize), k: usize, blocks: usize, cost: &Cost) -> String {

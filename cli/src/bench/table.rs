@@ -12,48 +12,30 @@ pub fn milliseconds(seconds: f64) -> String {
 /// One method, a line for each thing to know.
 pub fn one(s: &Summary) -> String {
     let ratio = s.dense_bytes_per_step as f64 / (s.bytes_per_step as f64).max(1.0);
+    let [entries, delivered] = [s.params, s.entries_per_step].map(|count| grouped(count as u64));
+    let [received, dense] = [s.bytes_per_step, s.dense_bytes_per_step].map(|count| units::bytes(count as f64));
+    let [step, low, high] = [s.seconds, s.seconds_p25, s.seconds_p75].map(milliseconds);
+    let [select, exchange, merge] =
+        [s.seconds_select, s.seconds_exchange, s.seconds_merge].map(milliseconds);
     let rows = [
         ("method", s.method.to_owned()),
         ("workers", s.workers.to_string()),
-        (
-            "entries",
-            format!(
-                "{}, of which {} delivered a step",
-                grouped(s.params as u64),
-                grouped(s.entries_per_step as u64)
-            ),
-        ),
+        ("entries", format!("{entries}, of which {delivered} delivered a step")),
         ("L2 share", format!("{:.4} of the gradients' squared norm is delivered at once", s.l2_share)),
-        (
-            "time per step",
-            format!(
-                "{} (select {}, exchange {}, merge {})",
-                milliseconds(s.seconds),
-                milliseconds(s.seconds_select),
-                milliseconds(s.seconds_exchange),
-                milliseconds(s.seconds_merge)
-            ),
-        ),
-        ("quartiles", format!("{} to {} a step", milliseconds(s.seconds_p25), milliseconds(s.seconds_p75))),
+        ("time per step", format!("{step} (select {select}, exchange {exchange}, merge {merge})")),
+        ("quartiles", format!("{low} to {high} a step")),
         (
             "bytes received",
-            format!(
-                "{} per worker and step; a dense ring: {} ({ratio:.1} times as many)",
-                units::bytes(s.bytes_per_step as f64),
-                units::bytes(s.dense_bytes_per_step as f64)
-            ),
+            format!("{received} per worker and step; a dense ring: {dense} ({ratio:.1} times as many)"),
         ),
         ("rounds", s.rounds.to_string()),
         ("digest", format!("{}… on every rank", &s.digest[..16])),
     ];
     let floor = s.seconds_floor.zip(s.seconds_floor_in_place).map(|(floor, in_place)| {
-        let (times, shown) = (|floor| s.seconds / floor, milliseconds);
+        let [times, times_in_place] = [floor, in_place].map(|floor| s.seconds / floor);
+        let [floor, in_place] = [floor, in_place].map(milliseconds);
         let text = format!(
-            "{}: bare memory traffic and bytes; a step takes {:.2} times as long. In place: {}, {:.2} times",
-            shown(floor),
-            times(floor),
-            shown(in_place),
-            times(in_place)
+            "{floor}: bare memory traffic and bytes; a step takes {times:.2} times as long. In place: {in_place}, {times_in_place:.2} times"
         );
         ("floor", text)
     });
@@ -61,10 +43,7 @@ pub fn one(s: &Summary) -> String {
     rows.into_iter().chain(floor).chain(lost).map(|(name, value)| format!("{name:15} {value}\n")).collect()
 }
 
-const HEADINGS: [&str; 11] = [
-    "method", "step", "25%", "75%", "select", "exchange", "merge", "received", "rounds", "entries",
-    "L2 share",
-];
+const HEADINGS: &str = "method|step|25%|75%|select|exchange|merge|received|rounds|entries|L2 share|/ fastest";
 
 /// Several methods, a row each, and below them those that were passed over.
 pub fn several(report: &Report) -> String {
@@ -73,26 +52,16 @@ pub fn several(report: &Report) -> String {
     let fastest = methods.iter().map(|s| s.seconds).fold(f64::INFINITY, f64::min);
     let loses = methods.iter().any(|s| s.lost > 0.0);
     let floors = methods.iter().any(|s| s.seconds_floor.is_some());
-    let headings = HEADINGS
-        .into_iter()
-        .chain(["/ fastest"])
-        .chain(floors.then_some("/ floor"))
-        .chain(loses.then_some("lost"));
+    let headings =
+        HEADINGS.split('|').chain(floors.then_some("/ floor")).chain(loses.then_some("lost"));
     let rows = methods.iter().map(|s| {
-        let mut row = vec![
-            s.method.to_owned(),
-            ms(s.seconds),
-            ms(s.seconds_p25),
-            ms(s.seconds_p75),
-            ms(s.seconds_select),
-            ms(s.seconds_exchange),
-            ms(s.seconds_merge),
-            units::bytes(s.bytes_per_step as f64),
-            s.rounds.to_string(),
-            grouped(s.entries_per_step as u64),
-            format!("{:.4}", s.l2_share),
-            format!("{:.2}", s.seconds / fastest),
-        ];
+        let step = [s.seconds, s.seconds_p25, s.seconds_p75];
+        let parts = [s.seconds_select, s.seconds_exchange, s.seconds_merge];
+        let mut row = vec![s.method.to_owned()];
+        row.extend(step.into_iter().chain(parts).map(ms));
+        row.extend([units::bytes(s.bytes_per_step as f64), s.rounds.to_string()]);
+        row.extend([grouped(s.entries_per_step as u64), format!("{:.4}", s.l2_share)]);
+        row.push(format!("{:.2}", s.seconds / fastest));
         row.extend(s.seconds_floor.map(|floor| format!("{:.2}", s.seconds / floor)));
         row.extend(loses.then(|| format!("{:.4}", s.lost)));
         row

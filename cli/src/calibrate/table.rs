@@ -14,22 +14,14 @@ fn ms(seconds: f64) -> String {
 
 /// What was measured beside what was fitted.
 pub fn table(calibration: &Calibration) -> String {
+    let Calibration { method, workers, transport, machine, .. } = calibration;
     let Calibration { select, growth: gamma, exchange, dense, samples, .. } = calibration;
-    let headings =
-        ["entries", "selection", "fitted", "exchange", "fitted", "step", "forecast", "dense", "fitted"];
+    let headings = "entries|selection|fitted|exchange|fitted|step|forecast|dense|fitted".split('|');
     let times = samples.iter().map(|s| {
-        let of = |fit: &Fit| ms(fit.line().at(s.entries));
-        vec![
-            grouped(s.entries as u64),
-            ms(s.select),
-            of(select),
-            ms(s.exchange),
-            of(exchange),
-            ms(s.select + s.exchange),
-            ms(s.forecast),
-            ms(s.dense),
-            of(dense),
-        ]
+        let of = |fit: &Fit| fit.line().at(s.entries);
+        let measured = [s.select, of(select), s.exchange, of(exchange), s.select + s.exchange];
+        let times = measured.into_iter().chain([s.forecast, s.dense, of(dense)]);
+        std::iter::once(grouped(s.entries as u64)).chain(times.map(ms)).collect::<Vec<String>>()
     });
     let line = |fit: &Fit| format!("{:.1} µs + {:.3} ns · n", fit.fixed * 1e6, fit.per_entry * 1e9);
     let rows = [
@@ -40,16 +32,12 @@ pub fn table(calibration: &Calibration) -> String {
     ];
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
     let fits = rows.map(|(name, line, fit)| vec![name.to_owned(), line, percent(fit.rms), percent(fit.most)]);
+    let (latency, rate) = (calibration.latency * 1e6, calibration.bytes_per_second * 8e-6);
     format!(
-        "{} among {} workers over {}; rank 0 on {} cores of {}\nthe probe: a latency of {:.0} µs, {:.1} mbit/s a link; medians of the slowest rank, \
-         in ms\n\n{}\n{}",
-        calibration.method,
-        calibration.workers,
-        calibration.transport,
-        calibration.machine.cores,
-        calibration.machine.processor,
-        calibration.latency * 1e6,
-        calibration.bytes_per_second * 8e-6,
+        "{method} among {workers} workers over {transport}; rank 0 on {} cores of {}\nthe probe: a latency of {latency:.0} µs, {rate:.1} \
+         mbit/s a link; medians of the slowest rank, in ms\n\n{}\n{}",
+        machine.cores,
+        machine.processor,
         report::table(headings, times),
         report::table(["fit", "", "rms error", "largest"], fits)
     )

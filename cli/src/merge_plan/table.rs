@@ -82,34 +82,23 @@ pub struct Plan<'a> {
 impl Plan<'_> {
     pub fn table(&self, picture: Option<&Path>) -> String {
         let headings = ["strategy", "groups", "iteration", "selection", "exposed", "hidden", "/ optimal"];
-        let rows = self.strategies.iter().chain([&self.dense]).map(|row| {
-            vec![
-                if std::ptr::eq(row, &self.dense) {
-                    "layer-wise, dense (P-SGD)".into()
-                } else {
-                    row.strategy.to_owned()
-                },
-                row.groups.to_string(),
-                ms(row.seconds_iteration),
-                ms(row.seconds_selecting),
-                ms(row.seconds_exposed),
-                format!("{:.0}%", 100.0 * row.hidden_share),
-                format!("{:.3}", row.ratio),
-            ]
-        });
-        let entries: usize = self.layers.iter().map(|layer| layer.entries).sum();
+        let row = |(name, row): (&str, &Row)| {
+            let times = [row.seconds_iteration, row.seconds_selecting, row.seconds_exposed].map(ms);
+            let mut cells = vec![name.to_owned(), row.groups.to_string()];
+            cells.extend(times);
+            cells.extend([format!("{:.0}%", 100.0 * row.hidden_share), format!("{:.3}", row.ratio)]);
+            cells
+        };
+        let strategies = self.strategies.iter().map(|row| (row.strategy, row));
+        let rows = strategies.chain([("layer-wise, dense (P-SGD)", &self.dense)]).map(row);
+        let Self { model, layers, times, label, workers, costs, .. } = self;
+        let entries = grouped(layers.iter().map(|layer| layer.entries as u64).sum());
+        let [forward, backward] = [self.seconds_forward, self.seconds_backward].map(ms);
+        let place = if self.select_in == "backward" { "in" } else { "beside" };
         let mut text = format!(
-            "{}: {} layers, {} entries; forward {} ms, backward {} ms, {}\n{} among {} workers, {}, selection {}; times in ms\n\n{}",
-            self.model,
-            self.layers.len(),
-            grouped(entries as u64),
-            ms(self.seconds_forward),
-            ms(self.seconds_backward),
-            self.times,
-            self.label,
-            self.workers,
-            self.costs,
-            if self.select_in == "backward" { "in the backward pass" } else { "beside the backward pass" },
+            "{model}: {} layers, {entries} entries; forward {forward} ms, backward {backward} ms, {times}\n{label} among {workers} workers, \
+             {costs}, selection {place} the backward pass; times in ms\n\n{}",
+            layers.len(),
             table(headings, rows)
         );
         if let Some(optimal) = self.strategies.iter().find(|row| row.strategy == Optimal.name()) {

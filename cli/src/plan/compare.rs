@@ -1,6 +1,5 @@
 //! `gleaner plan --compare`: what a step of every method is expected to take, the fastest first.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
@@ -148,29 +147,24 @@ impl Comparison {
         let header = "method rounds messages words received select exchange merge step entries".split(' ');
         let header = header.chain(["/ fastest"]);
         let rows = self.ranking.iter().map(|f| {
-            let (low, high) = f.delivered;
-            vec![
-                f.to_string(),
-                grouped(f.rounds),
-                grouped(f.messages),
-                grouped(f.words),
-                units::bytes(f.bytes_received as f64),
-                ms(f.select),
-                ms(f.exchange),
-                ms(f.merge),
-                ms(f.seconds),
-                if low == high { grouped(low) } else { format!("{}–{}", grouped(low), grouped(high)) },
-                format!("{:.2}", self.ratio(f)),
-            ]
+            let delivered = match f.delivered {
+                (low, high) if low == high => grouped(low),
+                (low, high) => format!("{}–{}", grouped(low), grouped(high)),
+            };
+            let mut cells = vec![f.to_string()];
+            cells.extend([f.rounds, f.messages, f.words].map(grouped));
+            cells.push(units::bytes(f.bytes_received as f64));
+            cells.extend([f.select, f.exchange, f.merge, f.seconds].map(ms));
+            cells.extend([delivered, format!("{:.2}", self.ratio(f))]);
+            cells
         });
-        let mut text = format!("{}; expected times in ms\n\n{}", self.heading(), report::table(header, rows));
-        let _ = write!(
-            text,
-            "\nEstimated with {:?} and {} a link, {:.2} bytes a sparse entry, and workers that choose half-way between the same \
-             entries\nand all different ones. Nanoseconds an entry or message: {} (--speed).\n",
-            self.model.network.latency, self.bandwidth, self.model.bytes_per_entry, self.model.speed
-        );
-        text
+        let (heading, table, bandwidth) = (self.heading(), report::table(header, rows), self.bandwidth);
+        let Model { network: Network { latency, .. }, speed, bytes_per_entry, .. } = self.model;
+        format!(
+            "{heading}; expected times in ms\n\n{table}\nEstimated with {latency:?} and {bandwidth} a link, {bytes_per_entry:.2} bytes a \
+             sparse entry, and workers that choose half-way between the same entries\nand all different ones. Nanoseconds an entry \
+             or message: {speed} (--speed).\n"
+        )
     }
 
     fn heading(&self) -> String {

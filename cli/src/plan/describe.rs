@@ -12,7 +12,7 @@ use gleaner_algorithms::schedule::{
 };
 use gleaner_algorithms::{Block, Rank};
 
-use gleaner_units::grouped;
+use gleaner_units::{Rate, grouped};
 
 /// What some ranks do, round by round.
 pub fn programs(programs: &[Program], rounds: u64) -> Result<String, Fault> {
@@ -184,33 +184,33 @@ fn range_of_blocks(schedule: &Schedule, slots: Slots) -> String {
     }
 }
 
-/// A method's name, its cost and its time.
-pub type Column<'a> = (&'a str, Cost, Duration);
-
-/// The cost beside a dense ring's.
-pub fn costs(ours: &Column<'_>, ring: &Column<'_>, link: &str) -> String {
-    let mut text = String::new();
-    let _ = writeln!(text, "{:34}{:>18}{:>18}{:>10}", "", ours.0, ring.0, "ratio");
-    let mut row = |name: &str, cell: fn(&Column<'_>) -> (f64, String)| {
-        let ((ours, ours_text), (ring, ring_text)) = (cell(ours), cell(ring));
-        let ratio = if ring > 0.0 { format!("{:.4}", ours / ring) } else { "–".into() };
-        let _ = writeln!(text, "{name:34}{ours_text:>18}{ring_text:>18}{ratio:>10}");
+/// A method's cost beside that of a dense ring, and what both take on links of this latency and bandwidth.
+pub fn costs(method: &str, costs: [Cost; 2], (latency, bandwidth): (Duration, Rate)) -> String {
+    let row = |name: &str, [ours, ring]: [String; 2], ratio: &str| {
+        format!("{name:34}{ours:>18}{ring:>18}{ratio:>10}\n")
     };
-    fn count(count: u64) -> (f64, String) {
-        (count as f64, grouped(count))
-    }
-    row("rounds", |c| count(c.1.rounds));
-    row("messages of the busiest rank", |c| count(c.1.messages));
-    row("words it receives", |c| count(c.1.words_received));
-    row("words on the critical path", |c| count(c.1.words_critical));
-    row("bytes the busiest rank receives", |c| count(4 * c.1.words_received));
-    fn formula((_, cost, _): &Column<'_>) -> (f64, String) {
-        let terms = format!("{}α + {}β", cost.messages.max(cost.rounds), grouped(cost.words_critical));
-        (0.0, terms)
-    }
-    row("time", formula);
-    row(&format!("at {link}"), |c| (c.2.as_secs_f64(), format!("{:.2?}", c.2)));
-    text
+    let compared = |name: &str, [ours, ring]: [f64; 2], words: [String; 2]| {
+        let ratio = if ring > 0.0 { format!("{:.4}", ours / ring) } else { "–".into() };
+        row(name, words, &ratio)
+    };
+    let counted = |name: &str, count: fn(&Cost) -> u64| {
+        let counts = costs.each_ref().map(count);
+        compared(name, counts.map(|count| count as f64), counts.map(grouped))
+    };
+    let formula = |c: Cost| format!("{}α + {}β", c.messages.max(c.rounds), grouped(c.words_critical));
+    let times = costs.map(|cost| cost.time(latency, bandwidth.bytes_per_second()));
+    let (seconds, words) = (times.map(|time| time.as_secs_f64()), times.map(|time| format!("{time:.2?}")));
+    [
+        row("", [method.into(), "dense ring".into()], "ratio"),
+        counted("rounds", |cost| cost.rounds),
+        counted("messages of the busiest rank", |cost| cost.messages),
+        counted("words it receives", |cost| cost.words_received),
+        counted("words on the critical path", |cost| cost.words_critical),
+        counted("bytes the busiest rank receives", |cost| 4 * cost.words_received),
+        row("time", costs.map(formula), "–"),
+        compared(&format!("at {latency:?} and {bandwidth}"), seconds, words),
+    ]
+    .concat()
 }
 
 #[cfg(test)]

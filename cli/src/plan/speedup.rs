@@ -1,6 +1,5 @@
 //! `gleaner plan --speedup`: for which models and links a method is faster than dense exchange, by the closed form.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
@@ -98,18 +97,15 @@ impl Speedup {
     }
 
     pub fn text(&self) -> String {
-        let mut text = format!("{}\n{}\n\n{:>14}", self.heading(), self.below(), "parameters");
         let decades = || (0..self.bandwidth_bytes_per_second.len()).step_by(EACH as usize);
-        for i in decades() {
-            let _ = write!(text, "{:>12}", bits(8.0 * self.bandwidth_bytes_per_second[i]));
-        }
-        for row in &self.rows {
-            let _ = write!(text, "\n{:>14}", grouped(row.params as u64));
-            for i in decades() {
-                let _ = write!(text, "{:>12.2}", row.speedup[i]);
-            }
-        }
-        text + "\n"
+        let rates = decades().map(|i| format!("{:>12}", bits(8.0 * self.bandwidth_bytes_per_second[i])));
+        let row = |row: &Row| {
+            let cells: String = decades().map(|i| format!("{:>12.2}", row.speedup[i])).collect();
+            format!("{:>14}{cells}\n", grouped(row.params as u64))
+        };
+        let rows: String = self.rows.iter().map(row).collect();
+        let (heading, below, rates) = (self.heading(), self.below(), rates.collect::<String>());
+        format!("{heading}\n{below}\n\n{:>14}{rates}\n{rows}", "parameters")
     }
 
     pub fn svg(&self) -> Result<String, DrawError> {

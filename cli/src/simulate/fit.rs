@@ -29,13 +29,10 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let rows = (1..).zip(unions.iter().zip(&models)).map(|(workers, (&union, &model)): (usize, _)| {
         vec![workers.to_string(), grouped(union), grouped(model)]
     });
+    let ([n, k], gradients) = ([n, k].map(|count| grouped(count as u64)), gradients.len());
+    let (Overlap { shared, support }, table) = (overlap, table(["workers", "union", "model"], rows));
     Ok(format!(
-        "{} gradients of {} entries, k = {}: different entries that the first workers choose together\n\n{}\n--overlap {:.4},{:.4}\n",
-        gradients.len(),
-        grouped(n as u64),
-        grouped(k as u64),
-        table(["workers", "union", "model"], rows),
-        overlap.shared,
-        overlap.support
+        "{gradients} gradients of {n} entries, k = {k}: different entries that the first workers choose together\n\n{table}\n--overlap \
+         {shared:.4},{support:.4}\n"
     ))
 }

@@ -154,26 +154,19 @@ fn table(iterations: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> S
     let has_forecast = iterations.methods.iter().any(|row| row.seconds_forecast.is_some());
     let header = header.into_iter().chain(has_forecast.then_some("forecast"));
     let rows = iterations.methods.iter().map(|row| {
-        let mut cells = vec![
-            row.method.clone(),
-            row.ends.len().to_string(),
-            ms(row.seconds_iteration),
-            ms(row.seconds_exposed),
-            ms(row.seconds_single),
-            ms(row.seconds_layer_wise),
-        ];
+        let times = [row.seconds_iteration, row.seconds_exposed, row.seconds_single, row.seconds_layer_wise];
+        let mut cells = vec![row.method.clone(), row.ends.len().to_string()];
+        cells.extend(times.map(ms));
         cells.extend(has_forecast.then(|| row.seconds_forecast.map_or_else(String::new, ms)));
         cells
     });
+    let Iterations { model, workers, .. } = iterations;
+    let (count, entries) = (layers.list.len(), grouped(iterations.params as u64));
+    let [forward, backward] = [iterations.seconds_forward, iterations.seconds_backward].map(ms);
     let mut text = format!(
-        "{}: {} layers, {} entries; forward {} ms, backward {} ms, {}\n{} workers with {}; predicted ms\n\n{}{}",
-        iterations.model,
-        layers.list.len(),
-        grouped(iterations.params as u64),
-        ms(iterations.seconds_forward),
-        ms(iterations.seconds_backward),
+        "{model}: {count} layers, {entries} entries; forward {forward} ms, backward {backward} ms, {}\n{workers} workers with {}; \
+         predicted ms\n\n{}{}",
         layers.share,
-        iterations.workers,
         simulate.links(),
         report::table(header, rows),
         Refusal::all(&iterations.refused)

@@ -123,24 +123,19 @@ fn table(predicted: &Synchronies<'_>, simulate: &Simulate) -> String {
     let headings = ["synchrony", "step", "synchronising", unit, "in the background", "times the first"];
     let first = predicted.synchronies.first().map_or(1.0, |row| row.throughput);
     let rows = predicted.synchronies.iter().map(|row| {
-        vec![
-            row.synchrony.clone(),
-            ms(row.seconds_step),
-            ms(row.seconds_batch_synchronisation),
-            format!("{:.1}", row.throughput),
-            format!("{:.0}%", 100.0 * row.background_share),
-            format!("{:.2}", row.throughput / first),
-        ]
+        let mut cells = vec![row.synchrony.clone()];
+        cells.extend([row.seconds_step, row.seconds_batch_synchronisation].map(ms));
+        cells.extend([format!("{:.1}", row.throughput), format!("{:.0}%", 100.0 * row.background_share)]);
+        cells.push(format!("{:.2}", row.throughput / first));
+        cells
     });
+    let (model, pass, entries) =
+        (predicted.model, ms(predicted.seconds_pass), grouped(predicted.params as u64));
+    let workers = counted(predicted.workers as usize, "worker");
+    let servers = counted(predicted.servers, "server");
+    let Simulate { bandwidth, latency, .. } = simulate;
     format!(
-        "{}: {} entries; passes of {} ms\n{} and {}, links of {} and {:?}; predicted ms\n\n{}",
-        predicted.model,
-        grouped(predicted.params as u64),
-        ms(predicted.seconds_pass),
-        counted(predicted.workers as usize, "worker"),
-        counted(predicted.servers, "server"),
-        simulate.bandwidth,
-        simulate.latency,
+        "{model}: {entries} entries; passes of {pass} ms\n{workers} and {servers}, links of {bandwidth} and {latency:?}; predicted ms\n\n{}",
         report::table(headings, rows)
     )
 }

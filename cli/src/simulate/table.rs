@@ -86,17 +86,11 @@ impl Prediction {
         let has_forecast = self.methods.iter().any(|row| row.seconds_forecast.is_some());
         let header = header.into_iter().chain(has_forecast.then_some("forecast"));
         let rows = self.methods.iter().map(|row| {
-            let mut cells = vec![
-                row.method.clone(),
-                ms(row.seconds),
-                ms(row.seconds_select),
-                ms(row.seconds_exchange),
-                ms(row.seconds_merge),
-                units::bytes(row.bytes_per_step as f64),
-                grouped(row.rounds),
-                grouped(row.entries_per_step),
-                row.workload.clone(),
-            ];
+            let times = [row.seconds, row.seconds_select, row.seconds_exchange, row.seconds_merge].map(ms);
+            let mut cells = vec![row.method.clone()];
+            cells.extend(times);
+            cells.extend([units::bytes(row.bytes_per_step as f64), grouped(row.rounds)]);
+            cells.extend([grouped(row.entries_per_step), row.workload.clone()]);
             cells.extend(has_forecast.then(|| row.seconds_forecast.map_or_else(String::new, ms)));
             cells
         });

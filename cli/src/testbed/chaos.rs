@@ -1,6 +1,5 @@
 //! `gleaner testbed chaos`.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -125,11 +124,11 @@ fn table(seed: u64, seconds: f64, courses: &Courses, rows: &[Row], checked: &[Ch
     text += "part of a worker's life     undisturbed   meant   tries injected\n";
     for phase in Phase::ALL {
         let (few, many) = span(&|course| course.typical(phase).as_secs_f64() * 1e3);
-        let of = checked.iter().filter(|checked| checked.plan.fault.has_moment());
-        let meant: Vec<&Checked> = of.clone().filter(|checked| checked.plan.phase == phase).collect();
-        let tries: u32 = meant.iter().map(|checked| checked.tries).sum();
-        let (meant, injected) = (meant.len(), of.filter(|checked| checked.injected == Some(phase)).count());
-        let _ = writeln!(text, "{phase:24} {few:>4.1} to {many:>5.1} ms {meant:>7} {tries:>7} {injected:>8}");
+        let of = || checked.iter().filter(|checked| checked.plan.fault.has_moment());
+        let meant = || of().filter(|checked| checked.plan.phase == phase);
+        let (tries, meant) = (meant().map(|checked| checked.tries).sum::<u32>(), meant().count());
+        let injected = of().filter(|checked| checked.injected == Some(phase)).count();
+        text += &format!("{phase:24} {few:>4.1} to {many:>5.1} ms {meant:>7} {tries:>7} {injected:>8}\n");
     }
     text.push('\n');
     text += "fault                tried  tries injected  either  in time  failed    named right  digests equal  orphans  wrong\n";

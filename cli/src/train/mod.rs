@@ -18,7 +18,6 @@ mod target;
 mod uneven;
 mod worker;
 
-use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -33,7 +32,7 @@ use gleaner_units as units;
 pub use arguments::TrainArgs;
 
 use error::TrainError;
-use summary::Summary;
+use summary::{Summary, Together};
 
 /// Trains, as a worker or as the launcher of workers; gives the exit code.
 pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
@@ -79,14 +78,11 @@ fn of_run(error: TrainError) -> CommandError {
 
 /// The trace, or where the file is to be a picture, a step of it.
 fn write_timeline(file: &Path, summary: &Summary) -> Result<(), CommandError> {
-    let Some(trace) = &summary.timeline else { return Ok(()) };
+    let Summary { timeline: Some(trace), model, account, method, .. } = summary else { return Ok(()) };
     if file.extension().is_none_or(|extension| extension != "svg") {
         return Ok(report::save(file, trace)?);
     }
-    let heading = format!(
-        "{}, {} groups by {}, {}",
-        summary.model, summary.account.groups, summary.account.merge, summary.method
-    );
+    let heading = format!("{model}, {} groups by {}, {method}", account.groups, account.merge);
     let picture = picture::svg(&heading, trace)?;
     Ok(picture.map_or(Ok(()), |picture| report::save(file, &picture))?)
 }
@@ -104,20 +100,18 @@ fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), CommandError>
 }
 
 fn table(s: &Summary) -> String {
-    let accuracy = s.held_out_accuracy.map_or(String::new(), |a| format!(", accuracy {:.1}%", a * 100.0));
+    let Summary { model, data, workers, method, held_out_loss_first, held_out_loss, account, .. } = s;
+    let (params, accuracy) = (units::grouped(s.params as u64), s.held_out_accuracy.map(|a| a * 100.0));
+    let accuracy = accuracy.map_or(String::new(), |percent| format!(", accuracy {percent:.1}%"));
+    let (servers, under, blocked) = (servers(s.servers), under(s), blocked(s.together.seconds_blocked));
+    let (done, skipped) = (s.steps - s.first_step, skipped(account.steps_skipped));
+    let [waiting, hidden] = [s.together.waiting_share, s.together.hidden_share].map(|share| share * 100.0);
+    let [received, dense] = [s.bytes_per_step, s.dense_bytes_per_step].map(units::bytes);
+    let times = s.dense_bytes_per_step / s.bytes_per_step.max(1.0);
     let rows = [
-        ("model", format!("{} with {} parameters, on {}", s.model, units::grouped(s.params as u64), s.data)),
-        ("workers", format!("{}{}, exchanging by {}{}", s.workers, servers(s.servers), s.method, under(s))),
-        (
-            "steps",
-            format!(
-                "{} in {:.1} s, {:.0}% of it waiting{}",
-                s.steps - s.first_step,
-                s.seconds,
-                s.together.waiting_share * 100.0,
-                skipped(s.account.steps_skipped),
-            ),
-        ),
+        ("model", format!("{model} with {params} parameters, on {data}")),
+        ("workers", format!("{workers}{servers}, exchanging by {method}{under}")),
+        ("steps", format!("{done} in {:.1} s, {waiting:.0}% of it waiting{skipped}", s.seconds)),
         ("iteration", iteration(s)),
         ("throughput", throughput(s)),
         ("batches", batches(s)),
@@ -125,38 +119,21 @@ fn table(s: &Summary) -> String {
         ("stragglers", stragglers(&s.seconds_waited)),
         (
             "groups",
-            format!(
-                "{} by {}, {:.0}% of the exchange hidden{}",
-                s.account.groups,
-                s.account.merge,
-                s.together.hidden_share * 100.0,
-                blocked(s.together.seconds_blocked),
-            ),
+            format!("{} by {}, {hidden:.0}% of the exchange hidden{blocked}", account.groups, account.merge),
         ),
-        (
-            "held-out loss",
-            format!("{:.4} at first, {:.4} now{accuracy}", s.held_out_loss_first, s.held_out_loss),
-        ),
+        ("held-out loss", format!("{held_out_loss_first:.4} at first, {held_out_loss:.4} now{accuracy}")),
         ("training loss", training_loss(s)),
         ("best", best(s)),
         ("target", s.reached.words().unwrap_or_default()),
         (
             "received",
-            format!(
-                "{} per worker and step; a dense ring: {} ({:.1} times as many)",
-                units::bytes(s.bytes_per_step),
-                units::bytes(s.dense_bytes_per_step),
-                s.dense_bytes_per_step / s.bytes_per_step.max(1.0),
-            ),
+            format!("{received} per worker and step; a dense ring: {dense} ({times:.1} times as many)"),
         ),
         ("density", mean_density(s)),
         ("parameters", format!("{}… on every rank", &s.parameters_digest[..16])),
     ];
     let rows = rows.into_iter().filter(|(_, value)| !value.is_empty());
-    rows.fold(String::new(), |mut text, (name, value)| {
-        let _ = writeln!(text, "{name:14} {value}");
-        text
-    })
+    rows.map(|(name, value)| format!("{name:14} {value}\n")).collect()
 }
 
 fn mean_density(s: &Summary) -> String {
@@ -171,6 +148,7 @@ fn mean_density(s: &Summary) -> String {
 const SHOWN: f64 = 0.05;
 
 fn throughput(s: &Summary) -> String {
+    let Together { throughput, seconds_batch_computation, seconds_batch_synchronisation, .. } = s.together;
     let bound = s.together.throughput_at_bound.filter(|_| s.background_share > 0.0);
     let bound =
         bound.map_or(String::new(), |bound| format!(" ({bound:.1} at the bound of what the passes hide)"));
@@ -182,11 +160,9 @@ fn throughput(s: &Summary) -> String {
     let beside = beside.map_or(String::new(), |(with, apart)| {
         format!(" ({:.1} beside a server, {:.1} elsewhere)", 1e3 * with, 1e3 * apart)
     });
+    let [computing, waiting] = [seconds_batch_computation, seconds_batch_synchronisation].map(|s| 1e3 * s);
     format!(
-        "{:.1} samples/s{bound}: {:.1} ms computing{beside} and {:.1} ms synchronising a step{background}",
-        s.together.throughput,
-        1e3 * s.together.seconds_batch_computation,
-        1e3 * s.together.seconds_batch_synchronisation,
+        "{throughput:.1} samples/s{bound}: {computing:.1} ms computing{beside} and {waiting:.1} ms synchronising a step{background}"
     )
 }
 
@@ -257,30 +233,25 @@ fn under(s: &Summary) -> String {
 
 fn iteration(s: &Summary) -> String {
     let words = |iteration: Option<f64>, hidden: Option<f64>| {
-        iteration
-            .zip(hidden)
-            .map(|(seconds, hidden)| format!("{:.1} ms and {:.0}% hidden", 1e3 * seconds, 100.0 * hidden))
+        let (ms, percent) = (1e3 * iteration?, 100.0 * hidden?);
+        Some(format!("{ms:.1} ms and {percent:.0}% hidden"))
     };
     let expected = words(s.account.seconds_expected_iteration, s.account.expected_hidden_share);
     let planned = words(s.account.seconds_planned_iteration, s.account.planned_hidden_share);
-    let expects = match (expected, planned) {
-        (Some(expected), Some(planned)) if planned == expected => format!("; the plan expects {expected}"),
-        (Some(expected), Some(planned)) => {
-            format!("; the plan expects {expected}, and expected {planned} at first")
-        }
-        _ => String::new(),
+    let expects = match expected.zip(planned) {
+        Some((expected, planned)) if planned == expected => format!("; the plan expects {expected}"),
+        Some((expected, planned)) => format!("; the plan expects {expected}, and expected {planned} at first"),
+        None => String::new(),
     };
     format!("{:.1} ms{expects}", 1e3 * s.together.seconds_iteration)
 }
 
 fn blocked(seconds: f64) -> String {
-    if seconds == 0.0 {
-        String::new()
-    } else {
-        format!("; {seconds:.2} s blocked while handing gradients over")
-    }
+    let words = || format!("; {seconds:.2} s blocked while handing gradients over");
+    (seconds != 0.0).then(words).unwrap_or_default()
 }
 
 fn skipped(steps: u64) -> String {
-    if steps == 0 { String::new() } else { format!("; {steps} skipped for gradients that were not finite") }
+    let words = || format!("; {steps} skipped for gradients that were not finite");
+    (steps > 0).then(words).unwrap_or_default()
 }
