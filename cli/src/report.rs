@@ -1,6 +1,5 @@
 //! What a command prints when it is done.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
@@ -113,19 +112,12 @@ pub fn table(
     let count = cells.first().map_or(0, Vec::len);
     let width = |c: usize| cells.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count).map(width).collect();
-    let mut text = String::new();
-    for row in &cells {
-        let mut line = String::new();
-        for (c, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let _ = match c {
-                0 => write!(line, "{cell:<width$}"),
-                _ => write!(line, "  {cell:>width$}"),
-            };
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+    let cell = |(c, (cell, width)): (usize, (&String, &usize))| match c {
+        0 => format!("{cell:<width$}"),
+        _ => format!("  {cell:>width$}"),
+    };
+    let line = |row: &Vec<String>| row.iter().zip(&widths).enumerate().map(cell).collect::<String>();
+    cells.iter().map(|row| line(row).trim_end().to_owned() + "\n").collect()
 }
 
 pub fn ms(seconds: f64) -> String {

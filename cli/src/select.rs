@@ -93,15 +93,15 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
     let k = Sparsity::Density(arguments.density).k(n)?;
     let exact: Vec<f64> = gradients.iter().map(|gradient| smallest_of_top(gradient, k)).collect();
     let entrants = named.unwrap_or_else(|| all(&arguments.layers, exact[0]));
-    let measured = measure::measure(&entrants, &gradients, &layers, k);
-    let rows = entrants.iter().zip(&measured.selectors);
+    let (seconds_read, measured) = measure::measure(&entrants, &gradients, &layers, k);
+    let rows = entrants.iter().zip(&measured);
     let report = Report {
         workers: gradients.len(),
         params: n,
         k,
-        seconds_read: measured.read,
+        seconds_read,
         selectors: rows
-            .map(|(entrant, one)| evaluate::evaluate(entrant, one, &measured, &gradients, &exact, k))
+            .map(|(entrant, one)| evaluate::evaluate(entrant, one, seconds_read, &gradients, &exact, k))
             .collect(),
     };
     if let Some(path) = &arguments.svg {

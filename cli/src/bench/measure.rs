@@ -165,14 +165,9 @@ fn finish(
 fn differing(session: &Session, bench: &Bench) -> Result<Option<(u32, String)>, Error> {
     let methods = bench.choice.methods();
     let names: Vec<&str> = methods.iter().map(|(name, _)| &**name).collect();
+    let (names, Bench { params, steps, warmup, seed, bandwidth, .. }) = (names.join(","), bench);
     let mut options = format!(
-        "--method {}\n{} entries\n--steps {}\n--warmup {}\n--seed {}\n--bandwidth {:?}",
-        names.join(","),
-        bench.params,
-        bench.steps,
-        bench.warmup,
-        bench.seed,
-        bench.bandwidth
+        "--method {names}\n{params} entries\n--steps {steps}\n--warmup {warmup}\n--seed {seed}\n--bandwidth {bandwidth:?}"
     );
     for (_, method) in methods {
         options += &match method {

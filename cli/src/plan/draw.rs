@@ -5,7 +5,7 @@ use gleaner_algorithms::schedule::{Cost, Facts, How, Program};
 use gleaner_charts::{Area, DrawError, GREY, INK, Key, Page, write};
 use gleaner_units::grouped;
 use plotters::element::{PathElement, Polygon};
-use plotters::prelude::{RGBAColor, RGBColor};
+use plotters::prelude::RGBColor;
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, ShapeStyle, WHITE};
 
@@ -136,9 +136,8 @@ impl<'a> Picture<'a> {
         for flight in flights.into_iter().rev() {
             let from = self.point(flight.from.index(), flight.round - 1);
             let to = self.point(flight.to.index(), flight.round);
-            let (width, strength) =
-                if self.is_pale(flight) { (1, PALE) } else { (self.thickness(flight.words), 1.0) };
-            arrow(area, (from, to), width, colour(flight.how).mix(strength), flight.how)?;
+            let line = if self.is_pale(flight) { (1, PALE) } else { (self.thickness(flight.words), 1.0) };
+            arrow(area, (from, to), line, flight.how)?;
         }
         Ok(())
     }
@@ -171,11 +170,15 @@ impl<'a> Picture<'a> {
 
     fn legend(&self) -> Vec<(Key, String)> {
         let has = |how: How| self.flights.iter().any(|flight| flight.how == how);
-        let diamond = |area: &Area<'_>, (x, y): (i32, i32), wide: i32| diamond(area, (x + wide / 2, y));
+        let added =
+            Key::Own(|area, (x, y), wide| arrow(area, ((x, y), (x + wide, y)), (2, 1.0), How::Add));
+        let placed =
+            Key::Own(|area, (x, y), wide| arrow(area, ((x, y), (x + wide, y)), (2, 1.0), How::Place));
+        let chosen = Key::Own(|area, (x, y), wide| diamond(area, (x + wide / 2, y)));
         let entries = [
-            (has(How::Add), Key::Own(added), "a message, added to what the receiver holds"),
-            (has(How::Place), Key::Own(placed), "a message, placed where the receiver holds nothing"),
-            (self.selects(), Key::Own(diamond), "keeps the largest entries of some blocks"),
+            (has(How::Add), added, "a message, added to what the receiver holds"),
+            (has(How::Place), placed, "a message, placed where the receiver holds nothing"),
+            (self.selects(), chosen, "keeps the largest entries of some blocks"),
         ];
         let here = entries.into_iter().filter(|(is_here, ..)| *is_here);
         here.map(|(_, key, words)| (key, words.to_owned())).collect()
@@ -194,29 +197,17 @@ impl<'a> Picture<'a> {
     }
 }
 
-fn added(area: &Area<'_>, (x, y): (i32, i32), wide: i32) -> Result<(), DrawError> {
-    arrow(area, ((x, y), (x + wide, y)), 2, ADDED.mix(1.0), How::Add)
-}
-
-fn placed(area: &Area<'_>, (x, y): (i32, i32), wide: i32) -> Result<(), DrawError> {
-    arrow(area, ((x, y), (x + wide, y)), 2, PLACED.mix(1.0), How::Place)
-}
-
 /// How strong the arrows are that stand back.
 const PALE: f64 = 0.3;
-
-fn colour(how: How) -> RGBColor {
-    if how == How::Add { ADDED } else { PLACED }
-}
 
 /// A line with a head: full where the message is added, hollow where it is placed.
 fn arrow(
     area: &Area<'_>,
     (from, to): ((i32, i32), (i32, i32)),
-    width: u32,
-    colour: RGBAColor,
+    (width, strength): (u32, f64),
     how: How,
 ) -> Result<(), DrawError> {
+    let colour = if how == How::Add { ADDED } else { PLACED }.mix(strength);
     let (x, y) = (f64::from(to.0 - from.0), f64::from(to.1 - from.1));
     let length = x.hypot(y).max(1.0);
     let (x, y) = (x / length, y / length);

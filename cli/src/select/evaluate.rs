@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gleaner_algorithms::bag::Entries;
 
-use super::measure::{Entrant, Measured, One};
+use super::measure::{Entrant, One};
 
 /// A row of the table; the names are those of the JSON object. Means are over the workers.
 #[derive(serde::Serialize)]
@@ -36,7 +36,7 @@ pub struct Row {
 pub fn evaluate(
     entrant: &Entrant,
     one: &One,
-    measured: &Measured,
+    read: f64,
     gradients: &[Vec<f32>],
     exact: &[f64],
     k: usize,
@@ -68,7 +68,7 @@ pub fn evaluate(
     Row {
         selector: entrant.to_string(),
         seconds: slowest,
-        times_read: slowest / measured.read.max(f64::MIN_POSITIVE),
+        times_read: slowest / read.max(f64::MIN_POSITIVE),
         entries,
         times_k: entries / k as f64,
         l2_share: mean(&l2_shares).unwrap_or(0.0),
@@ -124,16 +124,15 @@ mod tests {
             thresholds: Some(vec![3.0, 2.0]),
             seconds: vec![0.001, 0.003],
         };
-        let measured = Measured { read: 0.001, selectors: Vec::new() };
         let own = Entrant::Own(gleaner_algorithms::selectors::Selector::Random);
-        let row = evaluate(&own, &one, &measured, &gradients, &[4.0, 1.0], 1);
+        let row = evaluate(&own, &one, 0.001, &gradients, &[4.0, 1.0], 1);
         assert_eq!((row.entries, row.times_k, row.jaccard, row.build_up), (2.0, 2.0, Some(0.0), 2.0));
         assert_eq!((row.padding, row.threshold_error), (Some(1.5), Some(0.625)));
         // The values stand for themselves: 1 of 25 squares, and 3 of 3.
         assert!((row.l2_share - 0.52).abs() < 1e-12);
         assert!((row.times_read - 3.0).abs() < 1e-9 && (row.idling - 1.0 / 3.0).abs() < 1e-9);
         // Chosen for all: all workers' values at all four indices.
-        let row = evaluate(&Entrant::ExDyna, &one, &measured, &gradients, &[4.0, 1.0], 4);
+        let row = evaluate(&Entrant::ExDyna, &one, 0.001, &gradients, &[4.0, 1.0], 4);
         assert_eq!((row.entries, row.jaccard, row.build_up, row.l2_share), (4.0, Some(1.0), 0.5, 1.0));
         assert_eq!(overlap(&entries(&[1, 2, 3]), &entries(&[2, 3, 4])), Some(0.5));
         assert_eq!(overlap(&entries(&[]), &entries(&[])), None);

@@ -50,18 +50,11 @@ pub struct One {
     pub seconds: Vec<f64>,
 }
 
-/// What all do.
-pub struct Measured {
-    /// One plain read of a gradient, the median of the runs in seconds.
-    pub read: f64,
-    /// In the order of the entrants.
-    pub selectors: Vec<One>,
-}
-
-/// Lets them choose in turn, several times.
-pub fn measure(entrants: &[Entrant], gradients: &[Vec<f32>], layers: &Layers, k: usize) -> Measured {
+/// Lets them choose in turn, several times: how long one plain read of a gradient takes, the median of the runs in seconds, and what each
+/// entrant does.
+pub fn measure(entrants: &[Entrant], gradients: &[Vec<f32>], layers: &Layers, k: usize) -> (f64, Vec<One>) {
     let slices: Vec<&[f32]> = gradients.iter().map(Vec::as_slice).collect();
-    let jobs: Vec<Job> = entrants.iter().map(|entrant| Job::new(entrant, &slices, layers, k)).collect();
+    let jobs: Vec<Job<'_>> = entrants.iter().map(|entrant| job(entrant, &slices, layers, k)).collect();
     let workers = gradients.len();
     let mut reads = Vec::new();
     let mut times = vec![vec![Vec::new(); workers]; jobs.len()];
@@ -69,21 +62,16 @@ pub fn measure(entrants: &[Entrant], gradients: &[Vec<f32>], layers: &Layers, k:
         for (w, gradient) in slices.iter().enumerate() {
             reads.push(timed(|| read(gradient)));
             for (job, times) in jobs.iter().zip(&mut times) {
-                times[w].push(timed(|| job.choose(&slices, w, run as u64)));
+                times[w].push(timed(|| job(w, run as u64)));
             }
         }
     }
-    let selectors = jobs
-        .iter()
-        .zip(times)
-        .map(|(job, times)| {
-            let done: Vec<_> = (0..workers).map(|w| job.choose(&slices, w, 0)).collect();
-            let (chosen, thresholds): (Vec<Entries>, Vec<Option<f64>>) = done.into_iter().unzip();
-            let seconds = times.into_iter().map(median).collect();
-            One { chosen, thresholds: thresholds.into_iter().collect(), seconds }
-        })
-        .collect();
-    Measured { read: median(reads), selectors }
+    let one = |(job, times): (&Job<'_>, Vec<Vec<f64>>)| {
+        let (chosen, thresholds): (Vec<Entries>, Vec<Option<f64>>) = (0..workers).map(|w| job(w, 0)).unzip();
+        let seconds = times.into_iter().map(median).collect();
+        One { chosen, thresholds: thresholds.into_iter().collect(), seconds }
+    };
+    (median(reads), jobs.iter().zip(times).map(one).collect())
 }
 
 fn timed<R>(job: impl FnOnce() -> R) -> f64 {
@@ -97,57 +85,43 @@ fn read(values: &[f32]) -> u32 {
     values.iter().fold(0, |sum: u32, value| sum.wrapping_add(value.to_bits()))
 }
 
-/// A selector with all that it knows from the steps before.
-enum Job {
-    Own { selection: Selection, memories: Vec<Vec<f64>> },
-    ExDyna { partition: Partition, threshold: f32 },
-    CltK { k: usize },
-}
+/// A selector with all that it knows from the steps before: what a worker chooses itself by a seed, and by which magnitude.
+type Job<'a> = Box<dyn Fn(usize, u64) -> (Entries, Option<f64>) + 'a>;
 
-impl Job {
-    fn new(entrant: &Entrant, gradients: &[&[f32]], layers: &Layers, k: usize) -> Self {
-        match *entrant {
-            Entrant::Own(selector) => {
-                let selection = Selection { selector, k, layers: layers.clone() };
-                let memories = gradients.iter().map(|gradient| learnt(&selection, gradient)).collect();
-                Job::Own { selection, memories }
-            }
-            Entrant::ExDyna => {
-                let chosen = exdyna::choose(gradients, k);
-                let smallest = chosen.iter().flat_map(|entries| &entries.values).map(|v| v.abs());
-                let threshold = smallest.reduce(f32::min).unwrap_or(f32::INFINITY);
-                Job::ExDyna { partition: Partition::even(gradients[0].len(), gradients.len()), threshold }
-            }
-            Entrant::CltK => Job::CltK { k },
-        }
-    }
-
-    /// What a worker chooses itself, and by which magnitude.
-    fn choose(&self, gradients: &[&[f32]], w: usize, seed: u64) -> (Entries, Option<f64>) {
-        match self {
-            Job::Own { selection, memories } => {
+fn job<'a>(entrant: &Entrant, gradients: &'a [&'a [f32]], layers: &Layers, k: usize) -> Job<'a> {
+    match *entrant {
+        Entrant::Own(selector) => {
+            let selection = Selection { selector, k, layers: layers.clone() };
+            let memories: Vec<_> = gradients.iter().map(|gradient| learnt(&selection, gradient)).collect();
+            Box::new(move |w, seed| {
                 // Each worker samples for itself.
                 let seed = seed ^ ((w as u64) << 32);
                 let chosen = selection.choose(gradients[w], &Candidates::default(), &memories[w], seed);
-                let threshold = match selection.selector {
+                let threshold = match selector {
                     Selector::Top => Some(smallest(&chosen.entries)),
                     _ => chosen.threshold.map(f64::from),
                 };
                 (chosen.entries, threshold)
-            }
-            Job::ExDyna { partition, threshold } => {
+            })
+        }
+        Entrant::ExDyna => {
+            let chosen = exdyna::choose(gradients, k);
+            let smallest = chosen.iter().flat_map(|entries| &entries.values).map(|v| v.abs());
+            let threshold = smallest.reduce(f32::min).unwrap_or(f32::INFINITY);
+            let partition = Partition::even(gradients[0].len(), gradients.len());
+            Box::new(move |w, _| {
                 let range = partition.range(Block(w as u32));
                 let mut chosen = Entries::default();
-                select::scan(&gradients[w][range.clone()], *threshold, range.start as u32, &mut chosen);
-                (chosen, Some(f64::from(*threshold)))
-            }
-            Job::CltK { k } if w == LEADER.index() => {
-                let chosen = clt_k::choose(gradients, LEADER, *k);
-                let threshold = smallest(&chosen);
-                (chosen, Some(threshold))
-            }
-            Job::CltK { .. } => (Entries::default(), None),
+                select::scan(&gradients[w][range.clone()], threshold, range.start as u32, &mut chosen);
+                (chosen, Some(f64::from(threshold)))
+            })
         }
+        Entrant::CltK => Box::new(move |w, _| {
+            let leads = w == LEADER.index();
+            let chosen = if leads { clt_k::choose(gradients, LEADER, k) } else { Entries::default() };
+            let threshold = leads.then(|| smallest(&chosen));
+            (chosen, threshold)
+        }),
     }
 }
 

@@ -242,26 +242,14 @@ impl TrainArgs {
         let &Levers { ef21, rate_in_residual, clip_update, dct, sign_update, .. } = &self.levers;
         let (aim, is_sgd) = (self.target.target_accuracy, self.optimizer == Optimizer::Sgd);
         let from_0_below_1 = "a number from 0 to below 1";
+        let below_1 = |share: f32| unless(Some(share), |share| (0.0..1.0).contains(share));
+        let wrong_drop = self.lr_drops.iter().find(|share| !(0.0..=1.0).contains(*share));
         let adam = |with: bool| (with && !is_sgd).then(|| self.optimizer.name().to_owned());
         expect([
             ("--lr", "a number above 0", unless(Some(settings.lr), |lr| *lr > 0.0 && lr.is_finite())),
-            (
-                "--lr-drops",
-                "shares of the run from 0 to 1",
-                self.lr_drops
-                    .iter()
-                    .find_map(|share| unless(Some(share), |share| (0.0..=1.0).contains(*share))),
-            ),
-            (
-                "--momentum",
-                from_0_below_1,
-                unless(Some(settings.momentum), |momentum| ef21 || (0.0..1.0).contains(momentum)),
-            ),
-            (
-                "--weight-decay",
-                from_0_below_1,
-                unless(Some(self.weight_decay), |decay| (0.0..1.0).contains(decay)),
-            ),
+            ("--lr-drops", "shares of the run from 0 to 1", wrong_drop.map(f64::to_string)),
+            ("--momentum", from_0_below_1, below_1(settings.momentum).filter(|_| !ef21)),
+            ("--weight-decay", from_0_below_1, below_1(self.weight_decay)),
             ("--clip", "a norm, or 0", unless(self.clip, |clip| *clip >= 0.0)),
             ("--clip-update", "a norm above 0", unless(clip_update, |norm| *norm > 0.0 && norm.is_finite())),
             (
