@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use gleaner_algorithms::collectives::RoutineError;
 use gleaner_algorithms::forecast::Speed;
 use gleaner_algorithms::schedule::{self, Cost, Fault, Program, Proof};
 use gleaner_algorithms::{Method, Rank};
@@ -152,7 +153,7 @@ fn text(mut arguments: Plan) -> Result<String, CommandError> {
         let blocks = method.collective().blocks(&shape) as usize;
         as_json(arguments, (&method, n), k, blocks, &proof.cost)
     } else {
-        let costs = [proof.cost, ring_cost(workers, n)];
+        let costs = [proof.cost, ring_cost(workers, n)?];
         let network = (arguments.latency, arguments.bandwidth);
         format!("{resolved}{heading}\n{}\n\n", method.collective().summary())
             + &programs(arguments.rank, &proof)?
@@ -227,21 +228,10 @@ fn programs(rank: Option<u32>, proof: &Proof) -> Result<String, Fault> {
     Ok(text)
 }
 
-/// What a dense ring costs (its schedule, counted by hand: for many workers it is too long to be made).
-fn ring_cost(workers: u32, n: usize) -> Cost {
-    let (p, n) = (u64::from(workers), n as u64);
-    let (shortest, longer) = (n / p, n % p);
-    if p == 1 {
-        return Cost::default();
-    }
-    // Every worker receives all blocks but its own, and again all but the next one; the busiest misses short ones.
-    let missed = if longer + 1 == p { 2 * shortest + 1 } else { 2 * shortest };
-    Cost {
-        rounds: 2 * (p - 1),
-        messages: 2 * (p - 1),
-        words_received: 2 * n - missed,
-        words_critical: 2 * (p - 1) * (shortest + u64::from(longer > 0)),
-    }
+/// What a dense ring costs, by its formula: for many workers its schedule is too long to be made.
+fn ring_cost(workers: u32, n: usize) -> Result<Cost, RoutineError> {
+    let ring = Method::ring();
+    Ok(ring.cost(&ring.shape(workers, n)?)?.high)
 }
 
 fn as_json(arguments: &Plan, (method, n): (&Method, usize), k: usize, blocks: usize, cost: &Cost) -> String {
@@ -270,7 +260,7 @@ mod tests {
         for workers in 1..9 {
             for n in [8, 9, 63, 64, 65, 100, 111] {
                 let proof = schedule::check(Method::ring().schedules(workers, n).unwrap()).unwrap();
-                assert_eq!(ring_cost(workers, n), proof.cost, "{workers} workers, {n} entries");
+                assert_eq!(ring_cost(workers, n).unwrap(), proof.cost, "{workers} workers, {n} entries");
             }
         }
     }

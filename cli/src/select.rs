@@ -91,7 +91,8 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
     }
     let gradients = files.iter().map(Vector::values).collect::<Result<Vec<_>, _>>()?;
     let k = Sparsity::Density(arguments.density).k(n)?;
-    let exact: Vec<f64> = gradients.iter().map(|gradient| smallest_of_top(gradient, k)).collect();
+    // The k-th largest magnitude of each, or the smallest that is not zero if there are fewer; 0 if there are none.
+    let exact: Vec<f64> = gradients.iter().map(|g| measure::smallest(&select::top_k_dense(g, k))).collect();
     let entrants = named.unwrap_or_else(|| all(&arguments.layers, exact[0]));
     let (seconds_read, measured) = measure::measure(&entrants, &gradients, &layers, k);
     let rows = entrants.iter().zip(&measured);
@@ -137,11 +138,4 @@ fn all(layers: &[usize], right: f64) -> Vec<Entrant> {
     let right = (right as f32).to_string().parse().unwrap_or(right);
     let threshold = (right > 0.0).then_some(Selector::Threshold(right));
     own.chain(threshold).map(Entrant::Own).chain([Entrant::ExDyna, Entrant::CltK]).collect()
-}
-
-/// The k-th largest magnitude, or the smallest that is not zero if there are fewer; 0 if there are none.
-fn smallest_of_top(gradient: &[f32], k: usize) -> f64 {
-    let top = select::top_k_dense(gradient, k);
-    let smallest = top.values.iter().map(|v| v.abs()).reduce(f32::min);
-    smallest.map_or(0.0, f64::from)
 }

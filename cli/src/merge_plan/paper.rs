@@ -142,18 +142,15 @@ pub fn report() -> Result<String, MergingError> {
     let mut rows = Vec::new();
     for (i, input) in inputs.iter().enumerate() {
         let solved = |is: bool| if is { "solved" } else { "of resnet50" };
-        let (alpha, beta) =
-            (format!("{:.2} ms", 1e3 * input.costs.alpha), format!("{:.2} ns", 1e9 * input.costs.beta));
-        let computes = format!("{:.3} s", input.computes);
-        let own = i == RESNET || input.printed.density != PRINTED[RESNET].density;
-        let (how_alpha, how_beta, how) =
-            (solved(i == RESNET), solved(own), if i == RESNET { "printed" } else { "solved" });
+        let (is_resnet, Printed { model, density, .. }) = (i == RESNET, input.printed);
+        let own = is_resnet || *density != PRINTED[RESNET].density;
+        let (computes, Published { alpha, beta, .. }) = (input.computes, input.costs);
         rows.push(vec![
-            input.printed.model.name.to_owned(),
-            input.printed.density.to_string(),
-            format!("{computes} {how}"),
-            format!("{alpha} {how_alpha}"),
-            format!("{beta} {how_beta}"),
+            model.name.to_owned(),
+            density.to_string(),
+            format!("{computes:.3} s {}", if is_resnet { "printed" } else { "solved" }),
+            format!("{:.2} ms {}", 1e3 * alpha, solved(is_resnet)),
+            format!("{:.2} ns {}", 1e9 * beta, solved(own)),
         ]);
     }
     text += &table(["model", "ρ", "t_f + t_b", "α", "β, per entry of d"], rows);
@@ -188,19 +185,13 @@ pub fn report() -> Result<String, MergingError> {
         ]);
         for (strategy, timeline) in [("single", &single), ("omgs", &omgs), ("optimal", &optimal)] {
             let (forward, backward) = (input.computes * FORWARD, input.computes * (1.0 - FORWARD));
-            fourth.push(vec![
-                name.clone(),
-                strategy.to_owned(),
-                format!("{forward:.3}"),
-                format!("{backward:.3}"),
-                format!("{:.3}", timeline.selecting),
-                format!("{:.3}", timeline.non_overlapped),
-                if strategy == "single" {
-                    String::new()
-                } else {
-                    format!("{shorter} | {:.2}×", single.non_overlapped / timeline.non_overlapped)
-                },
-            ]);
+            let seconds = [forward, backward, timeline.selecting, timeline.non_overlapped];
+            let times = single.non_overlapped / timeline.non_overlapped;
+            let of_topk = (strategy != "single").then(|| format!("{shorter} | {times:.2}×"));
+            let mut row = vec![name.clone(), strategy.to_owned()];
+            row.extend(seconds.map(|seconds| format!("{seconds:.3}")));
+            row.push(of_topk.unwrap_or_default());
+            fourth.push(row);
         }
     }
     text += "\nTable V, groups: the paper | here\n\n";

@@ -125,7 +125,8 @@ fn job<'a>(entrant: &Entrant, gradients: &'a [&'a [f32]], layers: &Layers, k: us
     }
 }
 
-fn smallest(entries: &Entries) -> f64 {
+/// The smallest magnitude; 0 of no entries.
+pub fn smallest(entries: &Entries) -> f64 {
     entries.values.iter().map(|v| v.abs()).reduce(f32::min).map_or(0.0, f64::from)
 }
 

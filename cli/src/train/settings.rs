@@ -171,16 +171,15 @@ impl Settings {
         let plain = "nothing beside --servers, or another --synchrony than bsp, where sgd is what servers and replicas do";
         let (options, levers) = (&self.options, &self.options.levers);
         let is_local = self.synchrony.local().is_some();
-        let named = levers.deliver_all.iter().find_map(When::word);
+        let named = levers.deliver_all.iter().find_map(When::word).filter(|_| is_local).map(str::to_owned);
+        let optimizer = (options.optimizer != Optimizer::Sgd).then(|| options.optimizer.name().into());
+        let correction = (is_local && correction > 0.0).then(|| correction.to_string());
+        let gradient = (self.method.selects_over() == SelectOver::Gradient).then(|| "gradient".into());
         expect([
             ("--merge", layers, options.merge.as_ref().map(|_| self.merge.name().to_owned())),
             ("--record", none, written(&options.record)),
             ("--layer-times", none, written(&options.layer_times)),
-            (
-                "--optimizer",
-                plain,
-                (options.optimizer != Optimizer::Sgd).then(|| options.optimizer.name().into()),
-            ),
+            ("--optimizer", plain, optimizer),
             ("--rate-in-residual", plain, flag(levers.rate_in_residual)),
             ("--ef21", plain, flag(self.method.correction().ef21)),
             ("--residual-decay", plain, self.method.correction().decay.map(|decay| decay.to_string())),
@@ -193,17 +192,13 @@ impl Settings {
             (
                 "--select-over",
                 "group beside --servers, or another --synchrony than bsp, under which each layer is exchanged by itself",
-                (self.method.selects_over() == SelectOver::Gradient).then(|| "gradient".into()),
+                gradient,
             ),
-            (
-                "--momentum-correction",
-                velocity,
-                (is_local && correction > 0.0).then(|| correction.to_string()),
-            ),
+            ("--momentum-correction", velocity, correction),
             (
                 "--deliver-all",
                 "every/STEPS alone beside --synchrony local, of which exchanges are counted, and not steps",
-                named.filter(|_| is_local).map(str::to_owned),
+                named,
             ),
         ])
     }
