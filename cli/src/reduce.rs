@@ -130,20 +130,12 @@ pub fn run(arguments: &Reduce) -> Result<ExitCode, CommandError> {
 pub fn open_gradients(paths: &[PathBuf]) -> Result<Vec<Vector>, CommandError> {
     let opened = paths.iter().enumerate().map(|(rank, path)| Vector::open(rank, path));
     let gradients = opened.collect::<Result<Vec<_>, _>>()?;
-    let first = &gradients[0];
-    match gradients.iter().find(|g| g.shape != first.shape) {
-        None => Ok(gradients),
-        Some(other) => Err(format!(
-            "{} has {} entries of shape {:?}, but {} has {} of shape {:?}; expected the gradients of one model from all ranks",
-            first.path.display(),
-            first.len,
-            first.shape,
-            other.path.display(),
-            other.len,
-            other.shape
-        )
-        .into()),
-    }
+    let Vector { path, len, shape, .. } = &gradients[0];
+    let Some(other) = gradients.iter().find(|other| other.shape != *shape) else { return Ok(gradients) };
+    let found = format!("{} has {len} entries of shape {shape:?}", path.display());
+    let Vector { path, len, shape, .. } = other;
+    let other = format!("{} has {len} of shape {shape:?}", path.display());
+    Err(format!("{found}, but {other}; expected the gradients of one model from all ranks").into())
 }
 
 fn residual_name(rank: usize) -> String {
@@ -156,22 +148,21 @@ fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, Co
     let mut residuals = Vec::with_capacity(workers);
     for rank in 0..workers {
         let path = folder.join(residual_name(rank));
+        let shown = path.display();
         if !path.exists() {
             return Err(format!(
-                "{} does not exist; expected residual-0.npy to residual-{}.npy, one for each of the {workers} gradients: leave \
+                "{shown} does not exist; expected residual-0.npy to residual-{}.npy, one for each of the {workers} gradients: leave \
                  --residuals out to start from zero",
-                path.display(),
                 workers - 1
             )
             .into());
         }
         let residual = Vector::open(rank, &path)?;
-        if residual.len != expected {
+        let found = residual.len;
+        if found != expected {
             return Err(format!(
-                "{} has {} entries, but the gradients have {expected}; expected the residuals that an earlier step of the same \
-                 model wrote",
-                path.display(),
-                residual.len
+                "{shown} has {found} entries, but the gradients have {expected}; expected the residuals that an earlier step of the same \
+                 model wrote"
             )
             .into());
         }

@@ -24,19 +24,12 @@ struct Tried {
 
 impl From<&gleaner_runtime::AutoChoice> for AutoReport {
     fn from(chosen: &gleaner_runtime::AutoChoice) -> Self {
-        let tried = chosen.tried.iter().map(Tried::from).collect();
-        Self { decided: chosen.decided, taken: Tried::from(&chosen.taken), tried }
-    }
-}
-
-impl From<&gleaner_runtime::Tried> for Tried {
-    fn from(tried: &gleaner_runtime::Tried) -> Self {
-        let forecast = &tried.forecast;
-        Self {
-            method: forecast.method.collective().name(),
-            options: stated(&forecast.method),
-            seconds_expected: forecast.seconds,
+        let of = |tried: &gleaner_runtime::Tried| Tried {
+            method: tried.forecast.method.collective().name(),
+            options: stated(&tried.forecast.method),
+            seconds_expected: tried.forecast.seconds,
             seconds_measured: tried.measured.map(|median| median.as_secs_f64()),
-        }
+        };
+        Self { decided: chosen.decided, taken: of(&chosen.taken), tried: chosen.tried.iter().map(of).collect() }
     }
 }

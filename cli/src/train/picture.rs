@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use gleaner_charts::{Axis, DrawError, Fill, Key, Page, Row, Rows};
 use serde::Deserialize;
 
-/// What is distinguished: a lane, a look, and the words of the legend.
-const KINDS: [(usize, Fill, &str); 7] = [
-    (0, Fill::FORWARD, "forward"),
-    (0, Fill::BACKWARD, "backward"),
-    (0, Fill::REST, "waits"),
-    (0, Fill::APPLY, "apply"),
-    (1, Fill::SELECT, "select"),
-    (1, Fill::MERGE, "merge, commit"),
-    (2, Fill::EXCHANGE, "receive"),
+/// What is distinguished: the first words of events, a lane, a look, and the words of the legend.
+const KINDS: [(&[&str], usize, Fill, &str); 7] = [
+    (&["forward"], 0, Fill::FORWARD, "forward"),
+    (&["backward"], 0, Fill::BACKWARD, "backward"),
+    (&["wait"], 0, Fill::REST, "waits"),
+    (&["apply"], 0, Fill::APPLY, "apply"),
+    (&["select"], 1, Fill::SELECT, "select"),
+    (&["merge", "commit"], 1, Fill::MERGE, "merge, commit"),
+    (&["receive"], 2, Fill::EXCHANGE, "receive"),
 ];
 const LANES: [&str; 3] = ["compute", "select", "exchange"];
 
@@ -46,18 +46,9 @@ struct Args {
 
 impl Event {
     fn kind(&self) -> Option<(usize, Fill)> {
-        let number = match self.name.split(' ').next()? {
-            "forward" => 0,
-            "backward" => 1,
-            "wait" => 2,
-            "apply" => 3,
-            "select" => 4,
-            "merge" | "commit" => 5,
-            "receive" => 6,
-            _ => return None,
-        };
-        let (lane, fill, _) = KINDS[number];
-        (self.ph == 'X').then_some((lane, fill))
+        let word = self.name.split(' ').next()?;
+        let (_, lane, fill, _) = KINDS.iter().find(|(words, ..)| words.contains(&word))?;
+        (self.ph == 'X').then_some((*lane, *fill))
     }
 }
 
@@ -108,7 +99,7 @@ fn draw(heading: &str, step: u64, events: &[Event]) -> Result<String, DrawError>
     let page = Page {
         width: WIDTH,
         heading: format!("{heading}: step {step}"),
-        legend: KINDS.map(|(_, fill, words)| (Key::Fill(fill), words.to_owned())).to_vec(),
+        legend: KINDS.map(|(.., fill, words)| (Key::Fill(fill), words.to_owned())).to_vec(),
         ..Page::default()
     };
     page.svg(rows.height(), |area| rows.draw(area))

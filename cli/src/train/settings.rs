@@ -115,22 +115,14 @@ impl Settings {
 
     /// What must be the same on all workers, besides [`Self::identity`].
     pub fn schedule(&self) -> String {
+        let Self { steps, lr, lr_drops, momentum, clip, evaluate_every, merge, .. } = self;
+        let TrainArgs { weight_decay, resume, uneven, timeline, layer_times, levers, .. } = &self.options;
+        let (synchrony, updates) = (self.synchrony.name(), levers.clip_update);
+        let [timeline, layer_times] = [timeline, layer_times].map(Option::is_some);
         format!(
-            "synchrony {}, steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, updates {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}, {:?}",
-            self.synchrony.name(),
-            self.steps,
-            self.lr,
-            self.lr_drops,
-            self.momentum,
-            self.options.weight_decay,
-            self.clip,
-            self.options.levers.clip_update,
-            self.evaluate_every,
-            self.options.resume,
-            self.merge,
-            self.options.timeline.is_some(),
-            self.options.layer_times.is_some(),
-            self.options.uneven,
+            "synchrony {synchrony}, steps {steps}, lr {lr} dropping at {lr_drops:?}, momentum {momentum}, weight decay {weight_decay}, clip \
+             {clip:?}, updates {updates:?}, evaluation every {evaluate_every}, resume {resume}, merge {merge:?}, timeline {timeline}, \
+             layer times {layer_times}, {uneven:?}"
         )
     }
 

@@ -39,8 +39,7 @@ impl Target {
                 || target_loss.is_some_and(|target| evaluated.held_out_loss <= target)
         };
         let first = evaluations.iter().find(is_there);
-        let (steps_to_target, seconds_to_target) =
-            (first.map(|first| first.step), first.map(|first| first.seconds));
+        let (steps_to_target, seconds_to_target) = first.map(|first| (first.step, first.seconds)).unzip();
         Reached { target: self, steps_to_target, seconds_to_target }
     }
 }
