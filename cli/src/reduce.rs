@@ -59,18 +59,15 @@ pub struct Reduce {
 struct Report {
     method: &'static str,
     workers: usize,
-    #[serde(rename = "params")]
-    entries: usize,
+    params: usize,
     k: usize,
     rounds: u64,
     messages: u64,
     words_received: u64,
     words_critical: u64,
     entries_received: u64,
-    #[serde(rename = "bytes_per_step")]
-    bytes_received: u64,
-    #[serde(rename = "entries_per_step")]
-    entries_delivered: usize,
+    bytes_per_step: u64,
+    entries_per_step: usize,
     lost: f64,
 }
 
@@ -108,15 +105,15 @@ pub fn run(arguments: &Reduce) -> Result<ExitCode, CommandError> {
     let report = Report {
         method: method.collective().name(),
         workers: gradients.len(),
-        entries: n,
+        params: n,
         k,
         rounds: cost.rounds,
         messages: cost.messages,
         words_received: cost.words_received,
         words_critical: cost.words_critical,
         entries_received: reduced.entries_received,
-        bytes_received: reduced.bytes_received,
-        entries_delivered: reduced.update.iter().map(Bag::nonzeros).sum(),
+        bytes_per_step: reduced.bytes_received,
+        entries_per_step: reduced.update.iter().map(Bag::nonzeros).sum(),
         lost: reduced.lost,
     };
     report::print(&if arguments.json { report::json(&report) } else { as_text(&report, &arguments.out) })?;
@@ -212,15 +209,15 @@ const PIECE: usize = 1 << 18;
 
 fn as_text(report: &Report, out: &Path) -> String {
     let mut text = String::new();
-    let Report { method, workers, entries, k, .. } = report;
-    let (n, k, workers) = (grouped(*entries as u64), grouped(*k as u64), report::counted(*workers, "worker"));
+    let Report { method, workers, params, k, .. } = report;
+    let (n, k, workers) = (grouped(*params as u64), grouped(*k as u64), report::counted(*workers, "worker"));
     let _ = writeln!(text, "{method} among {workers}: n = {n}, k = {k}\n");
     let mut row = |name: &str, count: String| {
         let _ = writeln!(text, "  {name:34}{count:>16}");
     };
-    row("entries delivered", grouped(report.entries_delivered as u64));
+    row("entries delivered", grouped(report.entries_per_step as u64));
     row("entries received, at most", grouped(report.entries_received));
-    row("payload bytes received, at most", grouped(report.bytes_received));
+    row("payload bytes received, at most", grouped(report.bytes_per_step));
     row("rounds", grouped(report.rounds));
     row("messages, at most", grouped(report.messages));
     row("words received, by the schedule", grouped(report.words_received));

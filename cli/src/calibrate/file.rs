@@ -26,11 +26,9 @@ const SAME_LATENCY: f64 = 2.0;
 #[serde(deny_unknown_fields)]
 pub struct Fit {
     /// What any group costs, in seconds.
-    #[serde(rename = "seconds_fixed")]
-    pub fixed: f64,
+    pub seconds_fixed: f64,
     /// What each entry of the gradient costs besides, in seconds.
-    #[serde(rename = "seconds_per_entry")]
-    pub per_entry: f64,
+    pub seconds_per_entry: f64,
     /// The root of the mean square of the relative errors.
     pub rms: f64,
     /// The largest relative error.
@@ -42,17 +40,13 @@ pub struct Fit {
 #[serde(deny_unknown_fields)]
 pub struct Sample {
     pub entries: usize,
-    #[serde(rename = "seconds_select")]
-    pub select: f64,
+    pub seconds_select: f64,
     /// From when the exchange begins until the update is there.
-    #[serde(rename = "seconds_exchange")]
-    pub exchange: f64,
+    pub seconds_exchange: f64,
     /// The exchange of all entries, over a ring.
-    #[serde(rename = "seconds_dense")]
-    pub dense: f64,
+    pub seconds_dense: f64,
     /// What the cost model forecasts for selection and exchange together.
-    #[serde(rename = "seconds_forecast")]
-    pub forecast: f64,
+    pub seconds_forecast: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,11 +61,9 @@ pub struct Calibration {
     /// What carried the links: tcp, quic or verbs.
     pub transport: String,
     /// How long a round of small messages takes, in seconds: by the probe.
-    #[serde(rename = "seconds_latency")]
-    pub latency: f64,
+    pub seconds_latency: f64,
     /// What a worker receives in a second while it sends as much: by the probe.
-    #[serde(rename = "bandwidth_bytes_per_second")]
-    pub bytes_per_second: f64,
+    pub bandwidth_bytes_per_second: f64,
     /// a + γ n: to select.
     pub select: Fit,
     /// γ of γ n log2 n, OMGS-SGD's equation 10 with ρ in it, and by how much that misses.
@@ -91,11 +83,12 @@ struct Version {
 
 impl Fit {
     pub fn new(line: Line, misfit: Misfit) -> Self {
-        Self { fixed: line.fixed, per_entry: line.per_entry, rms: misfit.rms, most: misfit.most }
+        let Line { fixed, per_entry } = line;
+        Self { seconds_fixed: fixed, seconds_per_entry: per_entry, rms: misfit.rms, most: misfit.most }
     }
 
     pub fn line(&self) -> Line {
-        Line { fixed: self.fixed, per_entry: self.per_entry }
+        Line { fixed: self.seconds_fixed, per_entry: self.seconds_per_entry }
     }
 }
 
@@ -106,7 +99,7 @@ impl Calibration {
         workers: u32,
         machine: Machine,
         transport: String,
-        (latency, bytes_per_second): (f64, f64),
+        (seconds_latency, bandwidth_bytes_per_second): (f64, f64),
         samples: Vec<Sample>,
     ) -> Option<Self> {
         let places =
@@ -116,7 +109,7 @@ impl Calibration {
             let line = Line::fit(&places)?;
             Some(Fit::new(line, Misfit::of(&places, |n| line.fixed + line.per_entry * n)))
         };
-        let selections = places(|s| s.select);
+        let selections = places(|s| s.seconds_select);
         let gamma = gleaner_algorithms::merging::fit_growth(&selections)?;
         let misfit = Misfit::of(&selections, |n| gamma * gleaner_algorithms::merging::growth(n));
         Some(Self {
@@ -125,12 +118,12 @@ impl Calibration {
             workers,
             machine,
             transport,
-            latency,
-            bytes_per_second,
-            select: fit(|s| s.select)?,
+            seconds_latency,
+            bandwidth_bytes_per_second,
+            select: fit(|s| s.seconds_select)?,
             growth: Fit::new(Line { fixed: 0.0, per_entry: gamma }, misfit),
-            exchange: fit(|s| s.exchange)?,
-            dense: fit(|s| s.dense)?,
+            exchange: fit(|s| s.seconds_exchange)?,
+            dense: fit(|s| s.seconds_dense)?,
             samples,
         })
     }
@@ -153,13 +146,13 @@ impl Calibration {
         }
         let calibration: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         let Self { select, growth, exchange, dense, .. } = &calibration;
-        let fits = [select, growth, exchange, dense].map(|fit| [fit.fixed, fit.per_entry]);
-        let costs = fits.as_flattened().iter().chain([&calibration.latency]);
+        let fits = [select, growth, exchange, dense].map(|fit| [fit.seconds_fixed, fit.seconds_per_entry]);
+        let costs = fits.as_flattened().iter().chain([&calibration.seconds_latency]);
         if let Some(number) = costs.into_iter().find(|number| Duration::try_from_secs_f64(**number).is_err())
         {
             return Err(wrong(format!("a cost in it is {number} s")));
         }
-        let rate = calibration.bytes_per_second;
+        let rate = calibration.bandwidth_bytes_per_second;
         if !rate.is_finite() || rate <= 0.0 {
             return Err(wrong(format!("its links carry {rate} bytes in a second")));
         }
@@ -196,16 +189,16 @@ impl Calibration {
         }
         if let Some(rate) = rate {
             let asked = rate.bytes_per_second();
-            if (self.bytes_per_second / asked - 1.0).abs() > SAME_RATE {
-                let found = format!("{:.1} mbit/s a link", self.bytes_per_second * 8e-6);
+            if (self.bandwidth_bytes_per_second / asked - 1.0).abs() > SAME_RATE {
+                let found = format!("{:.1} mbit/s a link", self.bandwidth_bytes_per_second * 8e-6);
                 return other("network", found, format!("{:.1} mbit/s", asked * 8e-6));
             }
         }
         if let Some(latency) = latency {
             let asked = latency.as_secs_f64();
-            if self.latency > SAME_LATENCY * asked || asked > SAME_LATENCY * self.latency {
+            if self.seconds_latency > SAME_LATENCY * asked || asked > SAME_LATENCY * self.seconds_latency {
                 let words = |seconds: f64| format!("a latency of {:.0} µs", 1e6 * seconds);
-                return other("network", words(self.latency), words(asked));
+                return other("network", words(self.seconds_latency), words(asked));
             }
         }
         Ok(())
@@ -213,7 +206,7 @@ impl Calibration {
 
     /// α and β of the links, by the probe: the latency of a message, and what a link carries in each direction.
     pub fn network(&self) -> (Duration, Rate) {
-        (Duration::from_secs_f64(self.latency), Rate::measured(self.bytes_per_second))
+        (Duration::from_secs_f64(self.seconds_latency), Rate::measured(self.bandwidth_bytes_per_second))
     }
 
     /// What groups cost with its method.

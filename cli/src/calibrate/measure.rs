@@ -70,7 +70,7 @@ fn run<'a>(
     let display = (rank == 0).then(Display::new);
     let mut samples: Vec<Sample> = Vec::new();
     for (i, &n) in SIZES.iter().enumerate() {
-        if i >= FEWEST && samples.last().is_some_and(|s| s.dense.max(s.select + s.exchange) > LONG) {
+        if i >= FEWEST && samples.last().is_some_and(|s| s.seconds_dense.max(s.seconds_select + s.seconds_exchange) > LONG) {
             break;
         }
         let layout = Layout::new().parameter(PARAMETER, n);
@@ -93,10 +93,11 @@ fn run<'a>(
             }
         }
         let medians = |taken: &Vec<[f64; 2]>| [0, 1].map(|part| median(taken.iter().map(|took| took[part])));
-        let [[select, exchange], dense] = taken.each_ref().map(medians);
+        let [[seconds_select, seconds_exchange], dense] = taken.each_ref().map(medians);
         let model = Model::new(probed.network, probed.speed, method, n)?;
-        let forecast = model.forecast(method.clone(), workers, n)?.seconds;
-        samples.push(Sample { entries: n, select, exchange, dense: dense.iter().sum(), forecast });
+        let seconds_forecast = model.forecast(method.clone(), workers, n)?.seconds;
+        let seconds_dense = dense.iter().sum();
+        samples.push(Sample { entries: n, seconds_select, seconds_exchange, seconds_dense, seconds_forecast });
     }
     let network = (probed.network.latency.as_secs_f64(), probed.network.bytes_per_second);
     if rank > 0 {

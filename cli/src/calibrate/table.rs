@@ -19,20 +19,21 @@ pub fn table(calibration: &Calibration) -> String {
     let headings = "entries|selection|fitted|exchange|fitted|step|forecast|dense|fitted".split('|');
     let times = samples.iter().map(|s| {
         let of = |fit: &Fit| fit.line().at(s.entries);
-        let measured = [s.select, of(select), s.exchange, of(exchange), s.select + s.exchange];
-        let times = measured.into_iter().chain([s.forecast, s.dense, of(dense)]);
+        let (selection, exchanging) = (s.seconds_select, s.seconds_exchange);
+        let step = [selection, of(select), exchanging, of(exchange), selection + exchanging];
+        let times = step.into_iter().chain([s.seconds_forecast, s.seconds_dense, of(dense)]);
         std::iter::once(grouped(s.entries as u64)).chain(times.map(ms)).collect::<Vec<String>>()
     });
-    let line = |fit: &Fit| format!("{:.1} µs + {:.3} ns · n", fit.fixed * 1e6, fit.per_entry * 1e9);
+    let line = |fit: &Fit| format!("{:.1} µs + {:.3} ns · n", fit.seconds_fixed * 1e6, fit.seconds_per_entry * 1e9);
     let rows = [
         ("selection, a + γ n", line(select), select),
-        ("selection, γ n log2 n", format!("γ = {:.4} ns", gamma.per_entry * 1e9), gamma),
+        ("selection, γ n log2 n", format!("γ = {:.4} ns", gamma.seconds_per_entry * 1e9), gamma),
         ("exchange, α + β n", line(exchange), exchange),
         ("dense ring, α + β n", line(dense), dense),
     ];
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
     let fits = rows.map(|(name, line, fit)| vec![name.to_owned(), line, percent(fit.rms), percent(fit.most)]);
-    let (latency, rate) = (calibration.latency * 1e6, calibration.bytes_per_second * 8e-6);
+    let (latency, rate) = (calibration.seconds_latency * 1e6, calibration.bandwidth_bytes_per_second * 8e-6);
     format!(
         "{method} among {workers} workers over {transport}; rank 0 on {} cores of {}\nthe probe: a latency of {latency:.0} µs, {rate:.1} \
          mbit/s a link; medians of the slowest rank, in ms\n\n{}\n{}",
@@ -65,11 +66,11 @@ pub fn svg(calibration: &Calibration) -> Result<String, DrawError> {
     let panels = [
         panel(
             "a selection",
-            &[&|s| s.select, &|s| select.line().at(s.entries), &|s| {
-                gamma.per_entry * growth(s.entries as f64)
+            &[&|s| s.seconds_select, &|s| select.line().at(s.entries), &|s| {
+                gamma.seconds_per_entry * growth(s.entries as f64)
             }],
         ),
-        panel("an exchange", &[&|s| s.exchange, &|s| exchange.line().at(s.entries)]),
+        panel("an exchange", &[&|s| s.seconds_exchange, &|s| exchange.line().at(s.entries)]),
     ];
     let names = ["measured", "fitted: a + γ n, or α + β n", "fitted: γ n log2 n"];
     let page = Page {

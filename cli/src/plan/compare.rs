@@ -1,5 +1,6 @@
 //! `gleaner plan --compare`: what a step of every method is expected to take, the fastest first.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
@@ -176,22 +177,17 @@ impl Comparison {
     /// For each all-reduce, the time of its fastest form among so many workers: powers of two.
     fn curves(&self) -> Vec<Curve> {
         let most = MOST_WORKERS.max(self.workers);
-        let mut curves: Vec<Curve> = Vec::new();
+        let mut curves: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for workers in std::iter::successors(Some(2u32), |p| p.checked_mul(2)).take_while(|p| *p <= most) {
             let candidates = candidates(&self.choice, &self.methods, workers, self.n).unwrap_or_default();
             for forecast in self.model.rank_all(candidates, workers, self.n).unwrap_or_default() {
-                let name = forecast.method.collective().name();
-                let place = curves.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
-                    curves.push((name.to_owned(), Vec::new()));
-                    curves.len() - 1
-                });
-                let points = &mut curves[place].1;
+                let points = curves.entry(forecast.method.collective().name()).or_default();
                 if points.last().is_none_or(|(last, _)| *last != f64::from(workers)) {
                     points.push((f64::from(workers), forecast.seconds));
                 }
             }
         }
-        curves
+        curves.into_iter().map(|(name, points)| (name.to_owned(), points)).collect()
     }
 
     /// The time of a step against the number of workers, both on logarithmic axes.

@@ -1,7 +1,7 @@
 //! What synchronies over parameter servers make of a model's layers.
 
 use gleaner_algorithms::synchrony::{self, SYNCHRONIES, Synchrony};
-use gleaner_testbed::simulation::servers::{Course, Served, served};
+use gleaner_testbed::simulation::servers::{Served, served};
 use gleaner_units::grouped;
 use serde::Serialize;
 
@@ -64,7 +64,14 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let mut rows = Vec::new();
     for synchrony in chosen(names).map_err(report::refused)? {
         let course = served(&job, &*synchrony)?;
-        rows.push(row(synchrony.name(), course, simulate.batch));
+        rows.push(Row {
+            synchrony: synchrony.name(),
+            seconds_step: course.step,
+            seconds_batch_synchronisation: course.synchronising,
+            throughput: course.rate * f64::from(simulate.batch.unwrap_or(1)),
+            background_share: course.background,
+            background_bound: course.most,
+        });
     }
     let predicted = Synchronies {
         model: &layers.model,
@@ -105,17 +112,6 @@ fn chosen(names: &str) -> Result<Vec<Box<dyn Synchrony>>, CommandError> {
         }
     }
     list.iter().map(|name| named(name)).collect()
-}
-
-fn row(synchrony: String, course: Course, batch: Option<u32>) -> Row {
-    Row {
-        synchrony,
-        seconds_step: course.step,
-        seconds_batch_synchronisation: course.synchronising,
-        throughput: course.rate * f64::from(batch.unwrap_or(1)),
-        background_share: course.background,
-        background_bound: course.most,
-    }
 }
 
 fn table(predicted: &Synchronies<'_>, simulate: &Simulate) -> String {

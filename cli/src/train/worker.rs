@@ -261,7 +261,6 @@ impl<'a> Run<'a> {
 
         let pass = Passed { step, rate, loss: value };
         let ended = self.exchange.end_step(&mut self.parameters, pass)?;
-        clock.count(step, [forward, backward, ended.came - began], &ended);
         if let Some(skipped) = &ended.stepped.skipped {
             if let Some(own) = &skipped.own {
                 say(format_args!(
@@ -275,7 +274,7 @@ impl<'a> Run<'a> {
             buffers.iter().try_for_each(|buffers| self.parameters.set_buffer_values(buffers))?;
         }
         let took = started.elapsed();
-        clock.end_step(took, &ended);
+        clock.count(step, [forward, backward, ended.came - began, took], &ended);
         if let Some(metrics) = &mut self.metrics {
             let received = self.exchange.bytes_received();
             metrics.write(pass, (took, clock.last()), ended.stepped.entries, received)?;

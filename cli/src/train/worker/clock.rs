@@ -79,8 +79,8 @@ impl Clock {
         Clock { spent: Spent::default(), most: None, waits: Waits::new(session), bytes_at_start }
     }
 
-    /// Counts a step by what its forward and its backward pass, all of it, and its exchange took.
-    pub fn count(&mut self, step: u64, [forward, backward, iteration]: [Duration; 3], ended: &Ended) {
+    /// Counts a step by what its forward and its backward pass took, both with the exchange, and all of it, and by what its exchange came to.
+    pub fn count(&mut self, step: u64, [forward, backward, iteration, took]: [Duration; 4], ended: &Ended) {
         let (exchange, stepped) = (ended.times, &ended.stepped);
         self.waits.count(step, exchange.waiting, stepped.awaited);
         let spent = &mut self.spent;
@@ -104,16 +104,11 @@ impl Clock {
         if spent.late.len() > LATE {
             spent.late.pop_front();
         }
-    }
-
-    /// A step took so long in all.
-    pub fn end_step(&mut self, took: Duration, ended: &Ended) {
-        self.spent.worked += took;
-        let budget = ended.stepped.budget;
-        self.most = budget.map(|(_, most)| most);
-        if budget.is_some_and(|(budget, most)| most > 0 && budget >= most) {
-            self.spent.at_bound.0 += 1;
-            self.spent.at_bound.1 += took;
+        spent.worked += took;
+        self.most = stepped.budget.map(|(_, most)| most);
+        if stepped.budget.is_some_and(|(budget, most)| most > 0 && budget >= most) {
+            spent.at_bound.0 += 1;
+            spent.at_bound.1 += took;
         }
     }
 
@@ -224,8 +219,7 @@ mod tests {
                 let stepped =
                     Stepped { background: ms(2), entries: 3, deferred: 5, budget, ..Stepped::default() };
                 let ended = Ended { came: Instant::now(), times, stepped };
-                clock.count(0, [ms(5), ms(20 - waiting), ms(25)], &ended);
-                clock.end_step(ms(30), &ended);
+                clock.count(0, [ms(5), ms(20 - waiting), ms(25), ms(30)], &ended);
             }
             let (spent, waited) = (clock.spent, ms(waits.iter().sum()));
             assert_eq!((spent.waited, spent.blocked, spent.computed), (waited, ms(4), ms(100) - waited));
