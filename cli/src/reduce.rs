@@ -10,10 +10,10 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use gleaner_algorithms::Method;
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::collectives::{Ensemble, RoutineError};
 use gleaner_algorithms::residual::Collection;
-use gleaner_algorithms::Method;
 use gleaner_runtime::staged::Staged;
 
 use crate::choice::{self, Choice};

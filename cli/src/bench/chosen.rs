@@ -30,6 +30,10 @@ impl From<&gleaner_runtime::AutoChoice> for AutoReport {
             seconds_expected: tried.forecast.seconds,
             seconds_measured: tried.measured.map(|median| median.as_secs_f64()),
         };
-        Self { decided: chosen.decided, taken: of(&chosen.taken), tried: chosen.tried.iter().map(of).collect() }
+        Self {
+            decided: chosen.decided,
+            taken: of(&chosen.taken),
+            tried: chosen.tried.iter().map(of).collect(),
+        }
     }
 }

@@ -13,10 +13,10 @@ pub fn milliseconds(seconds: f64) -> String {
 pub fn one(s: &Summary) -> String {
     let ratio = s.dense_bytes_per_step as f64 / (s.bytes_per_step as f64).max(1.0);
     let [entries, delivered] = [s.params, s.entries_per_step].map(|count| grouped(count as u64));
-    let [received, dense] = [s.bytes_per_step, s.dense_bytes_per_step].map(|count| units::bytes(count as f64));
+    let [received, dense] =
+        [s.bytes_per_step, s.dense_bytes_per_step].map(|count| units::bytes(count as f64));
     let [step, low, high] = [s.seconds, s.seconds_p25, s.seconds_p75].map(milliseconds);
-    let [select, exchange, merge] =
-        [s.seconds_select, s.seconds_exchange, s.seconds_merge].map(milliseconds);
+    let [select, exchange, merge] = [s.seconds_select, s.seconds_exchange, s.seconds_merge].map(milliseconds);
     let rows = [
         ("method", s.method.to_owned()),
         ("workers", s.workers.to_string()),
@@ -52,8 +52,7 @@ pub fn several(report: &Report) -> String {
     let fastest = methods.iter().map(|s| s.seconds).fold(f64::INFINITY, f64::min);
     let loses = methods.iter().any(|s| s.lost > 0.0);
     let floors = methods.iter().any(|s| s.seconds_floor.is_some());
-    let headings =
-        HEADINGS.split('|').chain(floors.then_some("/ floor")).chain(loses.then_some("lost"));
+    let headings = HEADINGS.split('|').chain(floors.then_some("/ floor")).chain(loses.then_some("lost"));
     let rows = methods.iter().map(|s| {
         let step = [s.seconds, s.seconds_p25, s.seconds_p75];
         let parts = [s.seconds_select, s.seconds_exchange, s.seconds_merge];

@@ -70,7 +70,11 @@ fn run<'a>(
     let display = (rank == 0).then(Display::new);
     let mut samples: Vec<Sample> = Vec::new();
     for (i, &n) in SIZES.iter().enumerate() {
-        if i >= FEWEST && samples.last().is_some_and(|s| s.seconds_dense.max(s.seconds_select + s.seconds_exchange) > LONG) {
+        if i >= FEWEST
+            && samples
+                .last()
+                .is_some_and(|s| s.seconds_dense.max(s.seconds_select + s.seconds_exchange) > LONG)
+        {
             break;
         }
         let layout = Layout::new().parameter(PARAMETER, n);
@@ -97,7 +101,13 @@ fn run<'a>(
         let model = Model::new(probed.network, probed.speed, method, n)?;
         let seconds_forecast = model.forecast(method.clone(), workers, n)?.seconds;
         let seconds_dense = dense.iter().sum();
-        samples.push(Sample { entries: n, seconds_select, seconds_exchange, seconds_dense, seconds_forecast });
+        samples.push(Sample {
+            entries: n,
+            seconds_select,
+            seconds_exchange,
+            seconds_dense,
+            seconds_forecast,
+        });
     }
     let network = (probed.network.latency.as_secs_f64(), probed.network.bytes_per_second);
     if rank > 0 {

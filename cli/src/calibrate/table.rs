@@ -24,7 +24,8 @@ pub fn table(calibration: &Calibration) -> String {
         let times = step.into_iter().chain([s.seconds_forecast, s.seconds_dense, of(dense)]);
         std::iter::once(grouped(s.entries as u64)).chain(times.map(ms)).collect::<Vec<String>>()
     });
-    let line = |fit: &Fit| format!("{:.1} µs + {:.3} ns · n", fit.seconds_fixed * 1e6, fit.seconds_per_entry * 1e9);
+    let line =
+        |fit: &Fit| format!("{:.1} µs + {:.3} ns · n", fit.seconds_fixed * 1e6, fit.seconds_per_entry * 1e9);
     let rows = [
         ("selection, a + γ n", line(select), select),
         ("selection, γ n log2 n", format!("γ = {:.4} ns", gamma.seconds_per_entry * 1e9), gamma),

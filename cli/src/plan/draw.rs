@@ -170,8 +170,7 @@ impl<'a> Picture<'a> {
 
     fn legend(&self) -> Vec<(Key, String)> {
         let has = |how: How| self.flights.iter().any(|flight| flight.how == how);
-        let added =
-            Key::Own(|area, (x, y), wide| arrow(area, ((x, y), (x + wide, y)), (2, 1.0), How::Add));
+        let added = Key::Own(|area, (x, y), wide| arrow(area, ((x, y), (x + wide, y)), (2, 1.0), How::Add));
         let placed =
             Key::Own(|area, (x, y), wide| arrow(area, ((x, y), (x + wide, y)), (2, 1.0), How::Place));
         let chosen = Key::Own(|area, (x, y), wide| diamond(area, (x + wide / 2, y)));

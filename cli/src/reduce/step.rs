@@ -35,9 +35,8 @@ pub fn accumulate(
             format!("{} ({path}): {error}; expected finite sums", Rank(r as u32)).into()
         };
         if let Some(before) = before {
-            before[r].pieces(|first, values| {
-                residual.restore(first, values).map_err(|error| sum(error.into()))
-            })?;
+            before[r]
+                .pieces(|first, values| residual.restore(first, values).map_err(|error| sum(error.into())))?;
         }
         gradient.pieces(|first, values| residual.accumulate(first, values).map_err(sum))?;
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::error::TrainError;
+use super::error::{TrainError, TrainResult};
 use crate::crew::gather;
 use gleaner_runtime::Session;
 
@@ -11,13 +11,13 @@ pub fn expect_agreement(
     session: &Session,
     values: &[(&'static str, String)],
     advice: &'static str,
-) -> Result<(), TrainError> {
+) -> TrainResult<()> {
     let (names, own): (Vec<&'static str>, Vec<String>) = values.iter().cloned().unzip();
     compare(&names, &gather(session, &(session.rank(), own))?, advice)
 }
 
 /// Goes on only if all workers can: where one has been refused something, the others learn why.
-pub fn all_can<T>(session: &Session, own: Result<T, TrainError>) -> Result<T, TrainError> {
+pub fn all_can<T>(session: &Session, own: TrainResult<T>) -> TrainResult<T> {
     let reason = own.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let notes = session.all_gather(reason.as_bytes())?;
     let own = own?;
@@ -30,11 +30,7 @@ pub fn all_can<T>(session: &Session, own: Result<T, TrainError>) -> Result<T, Tr
 }
 
 /// `values`: of each rank, in the order of their names.
-fn compare(
-    names: &[&'static str],
-    values: &[(usize, Vec<String>)],
-    advice: &'static str,
-) -> Result<(), TrainError> {
+fn compare(names: &[&'static str], values: &[(usize, Vec<String>)], advice: &'static str) -> TrainResult<()> {
     for (number, &what) in names.iter().enumerate() {
         let mut ranks: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (rank, of_rank) in values {

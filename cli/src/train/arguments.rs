@@ -9,7 +9,7 @@ use gleaner_algorithms::merging;
 use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
 use gleaner_algorithms::{SelectOver, synchrony};
 
-use super::error::TrainError;
+use super::error::TrainResult;
 use super::levers::{Levers, Optimizer};
 use super::settings::{Settings, expect, flag, unless, written};
 use super::target::Target;
@@ -155,7 +155,7 @@ pub struct TrainArgs {
 
 impl TrainArgs {
     /// Checks the options and fills in what was left open.
-    pub fn settings(&self) -> Result<Settings, TrainError> {
+    pub fn settings(&self) -> TrainResult<Settings> {
         self.device.expect_built()?;
         let source: Source = self.data.parse()?;
         let model = self.model.unwrap_or_else(|| ModelKind::default_for(&source));
@@ -238,7 +238,7 @@ impl TrainArgs {
         Ok(settings)
     }
 
-    fn check(&self, settings: &Settings) -> Result<(), TrainError> {
+    fn check(&self, settings: &Settings) -> TrainResult<()> {
         let &Levers { ef21, rate_in_residual, clip_update, dct, sign_update, .. } = &self.levers;
         let (aim, is_sgd) = (self.target.target_accuracy, self.optimizer == Optimizer::Sgd);
         let from_0_below_1 = "a number from 0 to below 1";

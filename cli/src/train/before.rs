@@ -1,7 +1,7 @@
 //! What is refused once, by the process that starts the workers, before there are workers that all say it.
 
 use super::checkpoint::Checkpoints;
-use super::error::TrainError;
+use super::error::TrainResult;
 use super::record::Record;
 use super::settings::Settings;
 use super::worker::metrics::Metrics;
@@ -10,7 +10,7 @@ use gleaner_trainer::data::Order;
 
 /// Sees whether the workers that are asked for can begin on this machine: the data are there, the model reads them and there are enough,
 /// options fit the number of workers, and files can be written.
-pub fn expect_start(settings: &Settings) -> Result<(), TrainError> {
+pub fn expect_start(settings: &Settings) -> TrainResult<()> {
     let options = &settings.options;
     let workers = options.workers as usize;
     options.uneven.expect_fit(workers, settings.batch)?;

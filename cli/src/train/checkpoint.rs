@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::error::TrainError;
+use super::error::{TrainError, TrainResult};
 use super::exchange::Exchange;
 use crate::crew::gather;
 use gleaner_runtime::{Session, staged};
@@ -32,14 +32,14 @@ pub struct Checkpoints {
 
 impl Checkpoints {
     /// Makes the directory if it is missing.
-    pub fn open(directory: &Path, rank: usize, identity: Identity) -> Result<Self, TrainError> {
+    pub fn open(directory: &Path, rank: usize, identity: Identity) -> TrainResult<Self> {
         fs::create_dir_all(directory)
             .map_err(|source| TrainError::Write { path: directory.into(), source })?;
         Ok(Checkpoints { directory: directory.into(), rank, identity })
     }
 
     /// Makes the directory if it is missing, and sees whether files can be written there.
-    pub fn probe(directory: &Path) -> Result<(), TrainError> {
+    pub fn probe(directory: &Path) -> TrainResult<()> {
         Self::open(directory, 0, Identity::new())?;
         // A name that no file or directory of a user has.
         Ok(crate::report::probe(&directory.join("rank-0.step-0.probe"))?)
@@ -65,7 +65,7 @@ impl Checkpoints {
     }
 
     /// The steps of which this worker has a checkpoint.
-    fn steps(&self) -> Result<BTreeSet<u64>, TrainError> {
+    fn steps(&self) -> TrainResult<BTreeSet<u64>> {
         let refuse = |error: io::Error| TrainError::Checkpoint {
             path: self.directory.clone(),
             expected: "a directory that can be read",
@@ -82,7 +82,7 @@ impl Checkpoints {
     }
 
     /// Refuses to begin a new run among the checkpoints of another: their steps would be taken for its own.
-    pub fn expect_none(&self) -> Result<(), TrainError> {
+    pub fn expect_none(&self) -> TrainResult<()> {
         let newest = self.steps()?.last().map(|step| self.file(*step));
         let servers = Self::of_servers(&self.directory);
         let has_state = fs::read_dir(&servers).is_ok_and(|mut entries| entries.next().is_some());
@@ -98,7 +98,7 @@ impl Checkpoints {
     }
 
     /// The newest step of which every worker has a checkpoint.
-    pub fn newest_common_step(&self, session: &Session) -> Result<u64, TrainError> {
+    pub fn newest_common_step(&self, session: &Session) -> TrainResult<u64> {
         let of_ranks: Vec<BTreeSet<u64>> = gather(session, &self.steps()?)?;
         let newest = |(rank, steps): (usize, &BTreeSet<u64>)| {
             let newest = steps.last().map_or("none".into(), |step| format!("step {step}"));
@@ -124,7 +124,7 @@ impl Checkpoints {
         exchange: &mut dyn Exchange,
         parameters: &Parameters,
         curve: &[(u64, f64)],
-    ) -> Result<(), TrainError> {
+    ) -> TrainResult<()> {
         // As bits, since JSON has no number that is not finite.
         let curve: Vec<(u64, u64)> = curve.iter().map(|(step, loss)| (*step, loss.to_bits())).collect();
         let mut words = self.words(step);
@@ -138,7 +138,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    fn remove(&self, step: u64) -> Result<(), TrainError> {
+    fn remove(&self, step: u64) -> TrainResult<()> {
         let path = self.file(step);
         fs::remove_file(&path).map_err(|source| TrainError::Write { path, source })
     }
@@ -149,7 +149,7 @@ impl Checkpoints {
         step: u64,
         exchange: &mut dyn Exchange,
         parameters: &mut Parameters,
-    ) -> Result<Vec<(u64, f64)>, TrainError> {
+    ) -> TrainResult<Vec<(u64, f64)>> {
         let words = exchange.load(&self.file(step), parameters, &self.words(step))?;
         let curve = words.get(LOSS_CURVE).and_then(|curve| serde_json::from_str(curve).ok());
         let curve: Vec<(u64, u64)> = curve.ok_or_else(|| TrainError::Checkpoint {

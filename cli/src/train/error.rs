@@ -76,6 +76,9 @@ pub enum TrainError {
     Worse { first: f64, last: f64 },
 }
 
+/// What a part of training comes to, or why the worker stops.
+pub type TrainResult<T> = Result<T, TrainError>;
+
 impl TrainError {
     /// The failure that all ranks see together, so that this one need not report it to them.
     pub fn of_all(&self) -> Option<Failure> {

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use gleaner_algorithms::Method;
 use gleaner_algorithms::residual::WholeSteps;
 
-use super::error::TrainError;
+use super::error::{TrainError, TrainResult};
 use gleaner_units as units;
 
 /// The options.
@@ -114,7 +114,7 @@ impl Levers {
         steps: u64,
         drops: &[u64],
         [evaluations, checkpoints]: [Option<u64>; 2],
-    ) -> Result<WholeSteps, TrainError> {
+    ) -> TrainResult<WholeSteps> {
         let refusal = |expected, found: &str| TrainError::Setting {
             option: "--deliver-all",
             expected,

@@ -240,7 +240,9 @@ fn iteration(s: &Summary) -> String {
     let planned = words(s.account.seconds_planned_iteration, s.account.planned_hidden_share);
     let expects = match expected.zip(planned) {
         Some((expected, planned)) if planned == expected => format!("; the plan expects {expected}"),
-        Some((expected, planned)) => format!("; the plan expects {expected}, and expected {planned} at first"),
+        Some((expected, planned)) => {
+            format!("; the plan expects {expected}, and expected {planned} at first")
+        }
         None => String::new(),
     };
     format!("{:.1} ms{expects}", 1e3 * s.together.seconds_iteration)

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::error::TrainError;
+use super::error::{TrainError, TrainResult};
 use crate::reduce::npy;
 use crate::report;
 
@@ -15,7 +15,7 @@ pub struct Record {
 impl Record {
     /// Makes the directory if it is missing. Refuses one that holds recorded gradients, since those of another number of
     /// workers would stay among the new ones, and one that cannot be written.
-    pub fn open(directory: &Path, rank: usize) -> Result<Self, TrainError> {
+    pub fn open(directory: &Path, rank: usize) -> TrainResult<Self> {
         let refuse = |source| TrainError::Write { path: directory.into(), source };
         fs::create_dir_all(directory).map_err(refuse)?;
         for entry in fs::read_dir(directory).map_err(refuse)? {
@@ -30,7 +30,7 @@ impl Record {
         Ok(Self { path, entries: None })
     }
 
-    pub fn write(&self) -> Result<(), TrainError> {
+    pub fn write(&self) -> TrainResult<()> {
         let Some(entries) = &self.entries else {
             return Err(TrainError::NothingToRecord { path: self.path.clone() });
         };

@@ -11,7 +11,7 @@ use gleaner_runtime::Session;
 
 use super::arguments::TrainArgs;
 use super::checkpoint::Identity;
-use super::error::TrainError;
+use super::error::{TrainError, TrainResult};
 use super::levers::{Levers, Optimizer, When};
 use gleaner_trainer::data::{Dataset, Source};
 use gleaner_trainer::models::ModelKind;
@@ -50,7 +50,7 @@ pub struct Settings {
 /// Refuses the first of these options of which something is found that it may not have: its name, what is expected, and what is found.
 pub fn expect(
     options: impl IntoIterator<Item = (&'static str, &'static str, Option<String>)>,
-) -> Result<(), TrainError> {
+) -> TrainResult<()> {
     match options.into_iter().find_map(|(option, expected, found)| Some((option, expected, found?))) {
         Some((option, expected, found)) => Err(TrainError::Setting { option, expected, found }),
         None => Ok(()),
@@ -154,7 +154,7 @@ impl Settings {
     }
 
     /// Refuses what only goes with an exchange that overlaps with the backward pass, where there is another one.
-    pub fn expect_replica(&self) -> Result<(), TrainError> {
+    pub fn expect_replica(&self) -> TrainResult<()> {
         let layers = "nothing beside --servers, or another --synchrony than bsp, under which each layer is exchanged by itself";
         let none = "nothing beside --servers, or another --synchrony than bsp, which keep no such gradients and times";
         let alone = "refuse beside --servers, or another --synchrony than bsp, which have no step of all workers to take back";
@@ -196,7 +196,7 @@ impl Settings {
     }
 
     /// The same, as far as it is known before a job has begun.
-    pub(super) fn expect_fit(&self) -> Result<(), TrainError> {
+    pub(super) fn expect_fit(&self) -> TrainResult<()> {
         if self.is_bulk() { Ok(()) } else { self.expect_replica() }
     }
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use gleaner_algorithms::{Method, Sparsity};
 use gleaner_candle::PassTimes;
 
-use super::error::TrainError;
+use super::error::{TrainError, TrainResult};
 use super::target::Reached;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -164,7 +164,7 @@ pub struct Together {
 impl Summary {
     /// Refuses a model that is worse than it was: more than twice the loss before the first step, and more than a nat above it, which
     /// no model reaches that has only learnt little.
-    pub fn converged(&self) -> Result<(), TrainError> {
+    pub fn converged(&self) -> TrainResult<()> {
         let (first, last) = (self.held_out_loss_first, self.held_out_loss);
         let diverged = !last.is_finite() || last > 2.0 * first && last > first + 1.0;
         if diverged { Err(TrainError::Worse { first, last }) } else { Ok(()) }

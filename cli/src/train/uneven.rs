@@ -8,7 +8,7 @@ use clap::Args;
 use gleaner_runtime::Session;
 use gleaner_units as units;
 
-use super::error::TrainError;
+use super::error::{TrainError, TrainResult};
 use crate::crew::gather;
 use crate::simulate::expect_ranks;
 
@@ -29,7 +29,7 @@ pub struct Uneven {
 
 impl Uneven {
     /// Refuses samples that do not go with so many workers, and slow ranks that are not among them; `batch` samples for each worker together.
-    pub fn expect_fit(&self, workers: usize, batch: usize) -> Result<(), TrainError> {
+    pub fn expect_fit(&self, workers: usize, batch: usize) -> TrainResult<()> {
         self.balance.expect_fit(workers, batch)?;
         expect_ranks(&self.slow, workers).map_err(TrainError::Slow)
     }
@@ -65,7 +65,7 @@ impl FromStr for Balance {
 }
 
 impl Balance {
-    fn expect_fit(&self, workers: usize, batch: usize) -> Result<(), TrainError> {
+    fn expect_fit(&self, workers: usize, batch: usize) -> TrainResult<()> {
         let samples = batch.saturating_mul(workers);
         match self {
             Balance::Given(given) if given.len() != workers || given.iter().sum::<usize>() != samples => {
@@ -82,8 +82,8 @@ impl Balance {
         &self,
         session: &Session,
         batch: usize,
-        mut pass: impl FnMut(usize) -> Result<Duration, TrainError>,
-    ) -> Result<Vec<usize>, TrainError> {
+        mut pass: impl FnMut(usize) -> TrainResult<Duration>,
+    ) -> TrainResult<Vec<usize>> {
         let workers = session.world_size();
         let mut batches = vec![batch; workers];
         match self {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::agreement::{all_can, expect_agreement};
 use super::arguments::TrainArgs;
 use super::checkpoint::{Checkpoints, Identity};
-use super::error::TrainError;
+use super::error::{TrainError, TrainResult};
 use super::exchange::{Exchange, Passed, Share, exchange};
 use super::record::Record;
 use super::settings::{Settings, expect, unless};
@@ -32,10 +32,7 @@ use metrics::Metrics;
 
 /// Joins the other workers and trains; worker 0 reports the progress, and returns the result. Nothing, and not success, where all workers
 /// fail for one reason: then the launcher says it, once.
-pub fn worker(
-    args: &TrainArgs,
-    progress: impl FnMut(Progress),
-) -> Result<(ExitCode, Option<Summary>), TrainError> {
+pub fn worker(args: &TrainArgs, progress: impl FnMut(Progress)) -> TrainResult<(ExitCode, Option<Summary>)> {
     let settings = args.settings()?;
     let session = Session::join()?;
     if session.is_server() {
@@ -70,11 +67,7 @@ pub fn worker(
 }
 
 /// Trains as one worker of a session that is already joined.
-pub fn train(
-    session: &Session,
-    settings: &Settings,
-    progress: impl FnMut(Progress),
-) -> Result<Summary, TrainError> {
+pub fn train(session: &Session, settings: &Settings, progress: impl FnMut(Progress)) -> TrainResult<Summary> {
     let (mut run, checkpoints) = Run::prepare(session, settings)?;
     if let Some(checkpoints) = checkpoints.as_ref().filter(|_| settings.options.resume) {
         run.resume(checkpoints)?;
@@ -112,10 +105,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Loads the data, puts the model together, and makes sure that all workers have the same of both.
-    fn prepare(
-        session: &'a Session,
-        settings: &'a Settings,
-    ) -> Result<(Self, Option<Checkpoints>), TrainError> {
+    fn prepare(session: &'a Session, settings: &'a Settings) -> TrainResult<(Self, Option<Checkpoints>)> {
         let rank = session.rank();
         settings.options.uneven.expect_fit(session.world_size(), settings.batch)?;
         let dataset = settings.source.load(settings.options.seed)?;
@@ -177,7 +167,7 @@ impl<'a> Run<'a> {
     }
 
     /// Goes on from the newest step of which all workers have a checkpoint, or from what servers have.
-    fn resume(&mut self, checkpoints: &Checkpoints) -> Result<(), TrainError> {
+    fn resume(&mut self, checkpoints: &Checkpoints) -> TrainResult<()> {
         let kept = self.exchange.kept();
         self.first_step = match (checkpoints.newest_common_step(self.session), kept) {
             (Err(TrainError::NoCommonCheckpoint { .. }), Some(step)) => step,
@@ -195,7 +185,7 @@ impl<'a> Run<'a> {
         &mut self,
         checkpoints: Option<&Checkpoints>,
         progress: impl FnMut(Progress),
-    ) -> Result<Summary, TrainError> {
+    ) -> TrainResult<Summary> {
         let started = Instant::now();
         let mut clock = Clock::new(self.session, self.exchange.bytes_received());
         if let Some(metrics) = &mut self.metrics {
@@ -229,7 +219,7 @@ impl<'a> Run<'a> {
     }
 
     /// One step: a batch forward and backward, its gradients handed over, the common update applied.
-    fn step(&mut self, step: u64, clock: &mut Clock) -> Result<f32, TrainError> {
+    fn step(&mut self, step: u64, clock: &mut Clock) -> TrainResult<f32> {
         let started = Instant::now();
         let (epoch, numbers) = self.order.batch(step);
         let batch = self.dataset.train.batch(numbers, epoch, &self.device)?;
@@ -285,7 +275,7 @@ impl<'a> Run<'a> {
         Ok(value)
     }
 
-    fn summary(&self, last: &Evaluated, elapsed: Duration, clock: &Clock) -> Result<Summary, TrainError> {
+    fn summary(&self, last: &Evaluated, elapsed: Duration, clock: &Clock) -> TrainResult<Summary> {
         let (settings, workers) = (self.settings, self.session.world_size());
         let digest = self.parameters.digest()?;
         let advice = "the updates were not the same everywhere; please report this together with the command";
@@ -345,7 +335,7 @@ impl<'a> Run<'a> {
 }
 
 /// Refuses another number of servers than the job has.
-fn expect_servers(args: &TrainArgs, servers: usize) -> Result<(), TrainError> {
+fn expect_servers(args: &TrainArgs, servers: usize) -> TrainResult<()> {
     let expected = "nothing, or as many servers as whatever has started the workers has started";
     expect([("--servers", expected, unless(args.servers.servers, |asked| *asked as usize == servers))])
 }
@@ -354,7 +344,7 @@ fn open_checkpoints(
     settings: &Settings,
     rank: usize,
     identity: &Identity,
-) -> Result<Option<Checkpoints>, TrainError> {
+) -> TrainResult<Option<Checkpoints>> {
     let Some(directory) = &settings.options.checkpoint else { return Ok(None) };
     let checkpoints = Checkpoints::open(directory, rank, identity.clone())?;
     if !settings.options.resume {

@@ -11,7 +11,7 @@ struct Command {
     train: TrainArgs,
 }
 
-fn settings(options: &[&str]) -> Result<Settings, TrainError> {
+fn settings(options: &[&str]) -> TrainResult<Settings> {
     Command::try_parse_from([&["train"], options].concat()).unwrap().train.settings()
 }
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 use candle_core::Tensor;
 use gleaner_runtime::{Session, StepTimes, Stepped};
 
-use super::error::TrainError;
+use super::error::TrainResult;
 use super::settings::Settings;
 use super::summary::Account;
 use gleaner_trainer::parameters::Parameters;
@@ -23,18 +23,13 @@ use replicated::Replicated;
 /// [`end_step`](Self::end_step).
 pub trait Exchange {
     /// Before the forward pass.
-    fn watch(&mut self, _parameters: &Parameters) -> Result<(), TrainError> {
+    fn watch(&mut self, _parameters: &Parameters) -> TrainResult<()> {
         Ok(())
     }
 
     /// Runs the backward pass of a step with this learning rate and hands the gradients over. `keeps`: what is selected from is kept for [`selected`](Self::selected).
-    fn backward(
-        &mut self,
-        loss: &Tensor,
-        parameters: &Parameters,
-        rate: f32,
-        keeps: bool,
-    ) -> Result<(), TrainError>;
+    fn backward(&mut self, loss: &Tensor, parameters: &Parameters, rate: f32, keeps: bool)
+    -> TrainResult<()>;
 
     /// What this worker selects from in the present step, where that is kept.
     fn selected(&self) -> Option<Vec<f32>> {
@@ -42,10 +37,10 @@ pub trait Exchange {
     }
 
     /// Exchanges, and brings the parameters to where the next pass begins.
-    fn end_step(&mut self, parameters: &mut Parameters, pass: Passed) -> Result<Ended, TrainError>;
+    fn end_step(&mut self, parameters: &mut Parameters, pass: Passed) -> TrainResult<Ended>;
 
     /// After the last step: the parameters have the same bits on all workers.
-    fn flush(&mut self, _parameters: &mut Parameters) -> Result<(), TrainError> {
+    fn flush(&mut self, _parameters: &mut Parameters) -> TrainResult<()> {
         Ok(())
     }
 
@@ -56,12 +51,7 @@ pub trait Exchange {
 
     /// Writes a checkpoint: what is kept of gradients, the parameters and what the optimiser keeps, where servers do not have them, running
     /// averages, and these words.
-    fn save(
-        &mut self,
-        path: &Path,
-        parameters: &Parameters,
-        words: &[(&str, String)],
-    ) -> Result<(), TrainError>;
+    fn save(&mut self, path: &Path, parameters: &Parameters, words: &[(&str, String)]) -> TrainResult<()>;
 
     /// Goes on from one that has these words, and gives all its words. All workers call it together.
     fn load(
@@ -69,13 +59,16 @@ pub trait Exchange {
         path: &Path,
         parameters: &mut Parameters,
         words: &[(&str, String)],
-    ) -> Result<BTreeMap<String, String>, TrainError>;
+    ) -> TrainResult<Words>;
 
     /// The step that comes next by what servers have kept, where they do.
     fn kept(&self) -> Option<u64> {
         None
     }
 }
+
+/// What a checkpoint says of its run, by name.
+pub type Words = BTreeMap<String, String>;
 
 /// What a checkpoint calls the running averages.
 const BUFFERS: &str = "buffers";
@@ -117,8 +110,8 @@ pub fn exchange<'s>(
     settings: &Settings,
     parameters: &mut Parameters,
     share: Share,
-    example: impl FnOnce() -> Result<Tensor, TrainError>,
-) -> Result<Box<dyn Exchange + 's>, TrainError> {
+    example: impl FnOnce() -> TrainResult<Tensor>,
+) -> TrainResult<Box<dyn Exchange + 's>> {
     match settings.is_overlapped(session) {
         true => Ok(Box::new(Overlapped::new(session, settings, parameters, share, example)?)),
         false => Ok(Box::new(Replicated::new(session, settings, parameters, share)?)),

@@ -1,6 +1,5 @@
 //! Bulk synchronous steps over an all-reduce, which begins while the backward pass goes on.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -9,9 +8,9 @@ use gleaner_candle::Overlap;
 use gleaner_runtime::report::say;
 use gleaner_runtime::{Session, Stepped};
 
-use super::{BUFFERS, Ended, Exchange, Passed, Share};
+use super::{BUFFERS, Ended, Exchange, Passed, Share, Words};
 use crate::crew::{self, meanwhile};
-use crate::train::error::TrainError;
+use crate::train::error::TrainResult;
 use crate::train::levers::Levers;
 use crate::train::settings::Settings;
 use crate::train::summary::{Account, Found};
@@ -44,8 +43,8 @@ impl<'s> Overlapped<'s> {
         settings: &Settings,
         parameters: &Parameters,
         Share { weight, .. }: Share,
-        example: impl FnOnce() -> Result<Tensor, TrainError>,
-    ) -> Result<Self, TrainError> {
+        example: impl FnOnce() -> TrainResult<Tensor>,
+    ) -> TrainResult<Self> {
         let (rank, workers) = (session.rank(), session.world_size());
         let (method, merge) = (settings.method.clone(), settings.merge.clone());
         let mut overlap = parameters.overlap(session, method, merge)?;
@@ -101,9 +100,9 @@ impl<'s> Overlapped<'s> {
     }
 
     /// The parameters, the running averages, and what the optimiser keeps, as a checkpoint holds them.
-    fn own(&self, parameters: &Parameters) -> Result<State, TrainError> {
+    fn own(&self, parameters: &Parameters) -> TrainResult<State> {
         let values = |p: &Parameter| Ok((format!("parameter/{}", p.name), p.values()?.into_owned()));
-        let mut own = parameters.list.iter().map(values).collect::<Result<State, TrainError>>()?;
+        let mut own = parameters.list.iter().map(values).collect::<TrainResult<State>>()?;
         own.push((BUFFERS.into(), parameters.buffer_values()?));
         own.extend(self.optimizer.state(parameters)?);
         Ok(own)
@@ -126,7 +125,7 @@ impl<'s> Overlapped<'s> {
 }
 
 impl Exchange for Overlapped<'_> {
-    fn watch(&mut self, parameters: &Parameters) -> Result<(), TrainError> {
+    fn watch(&mut self, parameters: &Parameters) -> TrainResult<()> {
         if self.clip.is_none() && self.dct.is_none() {
             parameters.watch(&mut self.overlap)?;
         }
@@ -140,7 +139,7 @@ impl Exchange for Overlapped<'_> {
         parameters: &Parameters,
         rate: f32,
         keeps: bool,
-    ) -> Result<(), TrainError> {
+    ) -> TrainResult<()> {
         self.overlap.gradients().keep_accumulated(keeps);
         let rate = self.rate_in_residual.then_some(f64::from(rate));
         let factor = self.weight.map_or(rate, |weight| Some(weight * rate.unwrap_or(1.0)));
@@ -168,12 +167,12 @@ impl Exchange for Overlapped<'_> {
         &mut self,
         parameters: &mut Parameters,
         Passed { step, rate, .. }: Passed,
-    ) -> Result<Ended, TrainError> {
+    ) -> TrainResult<Ended> {
         let update = self.overlap.wait()?;
         let came = Instant::now();
         if update.skipped().is_none() {
             let rate = if self.rate_in_residual { Rate::Within(rate) } else { Rate::Of(rate) };
-            let shortened = |largest: f32| -> Result<f32, TrainError> {
+            let shortened = |largest: f32| -> TrainResult<f32> {
                 Ok((f64::from(largest) / optimizer::norm(&update, parameters)?).min(1.0) as f32)
             };
             let factor = self.clip_update.map_or(Ok(1.0), shortened)?;
@@ -210,12 +209,7 @@ impl Exchange for Overlapped<'_> {
         }
     }
 
-    fn save(
-        &mut self,
-        path: &Path,
-        parameters: &Parameters,
-        words: &[(&str, String)],
-    ) -> Result<(), TrainError> {
+    fn save(&mut self, path: &Path, parameters: &Parameters, words: &[(&str, String)]) -> TrainResult<()> {
         let own = self.own(parameters)?;
         let values: Vec<(&str, &[f32])> = own.iter().map(|(name, own)| (&name[..], &own[..])).collect();
         Ok(self.overlap.gradients().save_with(path, &values, words)?)
@@ -226,7 +220,7 @@ impl Exchange for Overlapped<'_> {
         path: &Path,
         parameters: &mut Parameters,
         words: &[(&str, String)],
-    ) -> Result<BTreeMap<String, String>, TrainError> {
+    ) -> TrainResult<Words> {
         let mut own = self.own(parameters)?;
         let mut values: Vec<(&str, &mut [f32])> =
             own.iter_mut().map(|(name, own)| (&name[..], &mut own[..])).collect();

@@ -1,6 +1,5 @@
 //! Steps of any other synchrony, and all that go over parameter servers: gradients go into a replica when the backward pass is over.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -10,9 +9,9 @@ use gleaner_runtime::report::say;
 use gleaner_runtime::{Options, Pass, Replica, Session, StepTimes};
 
 use super::units::{Units, units};
-use super::{BUFFERS, Ended, Exchange, Passed, Share};
+use super::{BUFFERS, Ended, Exchange, Passed, Share, Words};
 use crate::train::checkpoint::Checkpoints;
-use crate::train::error::TrainError;
+use crate::train::error::TrainResult;
 use crate::train::settings::Settings;
 use crate::train::summary::Account;
 use gleaner_trainer::parameters::{Parameter, Parameters};
@@ -33,7 +32,7 @@ impl Replicated {
         settings: &Settings,
         parameters: &mut Parameters,
         Share { samples, epoch, .. }: Share,
-    ) -> Result<Self, TrainError> {
+    ) -> TrainResult<Self> {
         settings.expect_replica()?;
         if let Some(note) = usual_momentum(settings, session.servers()).filter(|_| session.rank() == 0) {
             say(format_args!("gleaner: {note}"));
@@ -63,7 +62,7 @@ impl Replicated {
     }
 
     /// The parameters get the values of the next pass.
-    fn hand_on(&self, parameters: &mut Parameters) -> Result<(), TrainError> {
+    fn hand_on(&self, parameters: &mut Parameters) -> TrainResult<()> {
         let mut rest = self.replica.parameters();
         for parameter in &mut parameters.list {
             let (values, others) = rest.split_at(parameter.count());
@@ -103,7 +102,7 @@ impl Exchange for Replicated {
         parameters: &Parameters,
         _rate: f32,
         _keeps: bool,
-    ) -> Result<(), TrainError> {
+    ) -> TrainResult<()> {
         let mut gradient = loss.backward()?;
         if let Some(largest) = self.clip {
             parameters.clip(&mut gradient, largest)?;
@@ -125,7 +124,7 @@ impl Exchange for Replicated {
         &mut self,
         parameters: &mut Parameters,
         Passed { rate, loss, .. }: Passed,
-    ) -> Result<Ended, TrainError> {
+    ) -> TrainResult<Ended> {
         let stepped = self.replica.step(Pass { rate, samples: self.samples, loss })?;
         let came = Instant::now();
         self.hand_on(parameters)?;
@@ -134,7 +133,7 @@ impl Exchange for Replicated {
         Ok(Ended { came, times, stepped })
     }
 
-    fn flush(&mut self, parameters: &mut Parameters) -> Result<(), TrainError> {
+    fn flush(&mut self, parameters: &mut Parameters) -> TrainResult<()> {
         self.replica.flush()?;
         self.hand_on(parameters)
     }
@@ -147,12 +146,7 @@ impl Exchange for Replicated {
         Account { merge: "layer-wise", groups: self.units.count, ..Account::default() }
     }
 
-    fn save(
-        &mut self,
-        path: &Path,
-        parameters: &Parameters,
-        words: &[(&str, String)],
-    ) -> Result<(), TrainError> {
+    fn save(&mut self, path: &Path, parameters: &Parameters, words: &[(&str, String)]) -> TrainResult<()> {
         Ok(self.replica.save_with(path, &[(BUFFERS, &parameters.buffer_values()?[..])], words)?)
     }
 
@@ -161,7 +155,7 @@ impl Exchange for Replicated {
         path: &Path,
         parameters: &mut Parameters,
         words: &[(&str, String)],
-    ) -> Result<BTreeMap<String, String>, TrainError> {
+    ) -> TrainResult<Words> {
         let mut buffers = parameters.buffer_values()?;
         let words = self.replica.load_with(path, &mut [(BUFFERS, &mut buffers[..])], words)?;
         parameters.set_buffer_values(&buffers)?;

@@ -6,7 +6,7 @@ use gleaner_runtime::Session;
 
 use super::clock::{self, Clock, Spent};
 use crate::crew::gather;
-use crate::train::error::TrainError;
+use crate::train::error::TrainResult;
 use crate::train::summary::Together;
 
 /// All workers exchange what they have measured, and come to the same. `samples`: of each of this worker's passes; `received`: bytes so far.
@@ -14,7 +14,7 @@ pub fn all_workers(
     session: &Session,
     clock: &Clock,
     (samples, received): (usize, u64),
-) -> Result<Together, TrainError> {
+) -> TrainResult<Together> {
     let all = gather(session, &(samples, received - clock.bytes_at_start, clock.spent.clone()))?;
     let steps_of = |spent: &Spent| spent.steps.max(1) as f64;
     let ranks: Vec<&Spent> = all.iter().map(|(.., spent)| spent).collect();

@@ -3,7 +3,7 @@
 use super::Run;
 use super::clock::Clock;
 use crate::crew::gather;
-use crate::train::error::TrainError;
+use crate::train::error::TrainResult;
 use crate::train::summary::Evaluated;
 use gleaner_runtime::Session;
 use gleaner_trainer::data::Input;
@@ -16,7 +16,7 @@ impl Run<'_> {
     /// Each worker evaluates every P-th example, then all add up all workers' sums in rank order.
     ///
     /// Running averages follow each worker's own batches; for the evaluation their mean over the workers takes their place.
-    pub(super) fn evaluate(&mut self, step: u64, clock: &mut Clock) -> Result<Evaluated, TrainError> {
+    pub(super) fn evaluate(&mut self, step: u64, clock: &mut Clock) -> TrainResult<Evaluated> {
         let session = self.session;
         let own_buffers = self.parameters.buffer_values()?;
         self.parameters.set_buffer_values(&mean_over_workers(session, &own_buffers)?)?;
@@ -50,7 +50,7 @@ impl Run<'_> {
     }
 
     /// Sum of losses, correct answers and rows over this worker's examples.
-    fn own_share(&self) -> Result<[f64; 3], TrainError> {
+    fn own_share(&self) -> TrainResult<[f64; 3]> {
         let examples = &self.dataset.held_out;
         let (rank, workers) = (self.session.rank(), self.session.world_size());
         let own: Vec<u32> = (0..examples.len() as u32).skip(rank).step_by(workers).collect();
@@ -87,7 +87,7 @@ impl Run<'_> {
     }
 }
 
-fn mean_over_workers(session: &Session, own: &[f32]) -> Result<Vec<f32>, TrainError> {
+fn mean_over_workers(session: &Session, own: &[f32]) -> TrainResult<Vec<f32>> {
     if own.is_empty() {
         return Ok(Vec::new());
     }
@@ -97,7 +97,7 @@ fn mean_over_workers(session: &Session, own: &[f32]) -> Result<Vec<f32>, TrainEr
 }
 
 /// Puts the sums over all workers, added in rank order, in the place of the numbers of this one; gives how many workers there are.
-fn add_up(session: &Session, numbers: &mut [f64]) -> Result<usize, TrainError> {
+fn add_up(session: &Session, numbers: &mut [f64]) -> TrainResult<usize> {
     // As bits, since JSON has no number that is not finite.
     let own: Vec<u64> = numbers.iter().map(|number| number.to_bits()).collect();
     let of_ranks: Vec<Vec<u64>> = gather(session, &own)?;

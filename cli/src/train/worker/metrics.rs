@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::clock::Times;
-use crate::train::error::TrainError;
+use crate::train::error::{TrainError, TrainResult};
 use crate::train::exchange::Passed;
 use crate::train::settings::Settings;
 
@@ -29,13 +29,13 @@ pub struct Metrics {
 
 impl Metrics {
     /// Opens the file of a run at rank 0, if it is to have one. Where a run goes on, lines follow those that are there.
-    pub fn of(settings: &Settings, rank: usize) -> Result<Option<Self>, TrainError> {
+    pub fn of(settings: &Settings, rank: usize) -> TrainResult<Option<Self>> {
         let path = settings.options.metrics.as_deref().filter(|_| rank == 0);
         path.map(|path| Self::open(path, settings.options.resume)).transpose()
     }
 
     /// Sees whether the file can be opened. One that is there is left as it is, and of one that is missing nothing is left.
-    pub fn probe(path: &Path) -> Result<(), TrainError> {
+    pub fn probe(path: &Path) -> TrainResult<()> {
         // The reader of a pipe would take it for the end that it is closed again.
         if path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
             return Ok(());
@@ -46,7 +46,7 @@ impl Metrics {
         removed.map_err(|source| TrainError::Write { path: path.into(), source })
     }
 
-    fn open(path: &Path, appends: bool) -> Result<Self, TrainError> {
+    fn open(path: &Path, appends: bool) -> TrainResult<Self> {
         let refuse = |source| TrainError::Write { path: path.into(), source };
         // A file that is opened to append cannot be cut off as well.
         let mut options = OpenOptions::new();
@@ -73,7 +73,7 @@ impl Metrics {
         (seconds, times): (Duration, Times),
         entries: u64,
         received: u64,
-    ) -> Result<(), TrainError> {
+    ) -> TrainResult<()> {
         let bytes = received - std::mem::replace(&mut self.received, received);
         let numbers = [
             step as f64,
@@ -103,7 +103,7 @@ impl Metrics {
         self.path.extension().is_some_and(|extension| extension == "jsonl")
     }
 
-    fn line(&mut self, line: &str) -> Result<(), TrainError> {
+    fn line(&mut self, line: &str) -> TrainResult<()> {
         let written = self.file.write_all(format!("{line}\n").as_bytes());
         written.map_err(|source| TrainError::Write { path: self.path.clone(), source })
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::Device;
 
-use crate::train::error::TrainError;
+use crate::train::error::TrainResult;
 use crate::train::settings::Settings;
 use crate::train::uneven::Pacer;
 use gleaner_trainer::data::Dataset;
@@ -24,7 +24,7 @@ pub fn measured(
     model: &dyn Model,
     parameters: &Parameters,
     device: &Device,
-) -> Result<Duration, TrainError> {
+) -> TrainResult<Duration> {
     let examples = dataset.train.len() as u32;
     let numbers: Vec<u32> = (0..samples as u32).map(|number| number % examples.max(1)).collect();
     let batch = dataset.train.batch(&numbers, 0, device)?;
