@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use gleaner_runtime::Failure;
+use gleaner_runtime::agreement::Disagreement;
 
 /// Why nothing was trained or predicted.
 #[derive(Debug, thiserror::Error)]
@@ -72,26 +73,9 @@ pub enum RegressError {
         /// What to do about it.
         advice: &'static str,
     },
-    /// Workers that must agree do not.
-    #[error("expected the same {what} on every worker, found {found}; {advice}")]
-    WorkersDiffer {
-        /// The first of those that differ from rank 0.
-        rank: u32,
-        /// What must agree.
-        what: &'static str,
-        /// Which rank has what.
-        found: String,
-        /// What to do about it.
-        advice: &'static str,
-    },
-    /// Another worker has been refused something.
-    #[error("rank {rank} cannot go on: {reason}")]
-    Refused {
-        /// Which one.
-        rank: u32,
-        /// What it says.
-        reason: String,
-    },
+    /// Workers that must agree do not, or another worker has been refused something.
+    #[error(transparent)]
+    Agreement(#[from] Disagreement),
     /// A worker sent a note that this version does not understand.
     #[error(
         "expected a note of {expected} from rank {rank}, found {found} bytes; run the same version of gleaner on every worker"
@@ -115,11 +99,9 @@ pub enum RegressError {
 impl RegressError {
     /// The failure that all ranks know of, so that this one need not report it.
     pub fn of_all(&self) -> Option<Failure> {
-        let (rank, reason) = match self {
-            RegressError::Refused { rank, reason } => (*rank, reason.clone()),
-            RegressError::WorkersDiffer { rank, .. } => (*rank, self.to_string()),
-            _ => return None,
-        };
-        Some(Failure { rank, step: None, reason })
+        match self {
+            RegressError::Agreement(error) => error.of_all(),
+            _ => None,
+        }
     }
 }

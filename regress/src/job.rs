@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use gleaner_algorithms::bag::Entries;
+use gleaner_runtime::agreement::expect_same;
 use gleaner_runtime::{AutoChoice, Session};
 use twox_hash::XxHash3_128;
 
-use crate::agreement::{expect_same, gather};
+use crate::agreement::gather;
 use crate::columns::Columns;
 use crate::compact::Compact;
 use crate::coordinates::Coordinates;

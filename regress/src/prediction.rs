@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use gleaner_runtime::Session;
+use gleaner_runtime::agreement::{all_can, expect_same};
 
-use crate::agreement::{all_can, expect_same};
 use crate::data::{Part, Sharding, Source, each_sample, of_rank};
 use crate::error::RegressError;
 use crate::evaluation::{Evaluation, Score, evaluate};

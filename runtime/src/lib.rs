@@ -5,6 +5,7 @@
 //! the execution that waits for it, and what comes out of that goes to the socket, without a hand-off in between.
 //! The runtime names no method: it runs any schedule that the checker accepts.
 
+pub mod agreement;
 mod algorithm;
 mod auto;
 mod checkpoint;

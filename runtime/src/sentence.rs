@@ -6,6 +6,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
+    use crate::agreement::Disagreement;
     use crate::checksum::ChecksumError;
     use crate::launcher::LaunchError;
     use crate::planner::PlanError;
@@ -27,6 +28,7 @@ mod tests {
             Box::new(LaunchError::NoWorkers),
             Box::new(ReplicaError::Missing("w".into())),
             Box::new(PlanError::Times { rank: 1, expected: 16, found: 8 }),
+            Box::new(Disagreement::Refused(Failure { rank: 1, step: None, reason: "empty".into() })),
         ]
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use gleaner_runtime::agreement::Disagreement;
 use gleaner_runtime::{CheckpointError, Error, Failure};
 
 /// Why a worker stopped; each says what was expected, what was found, and what to do.
@@ -19,14 +20,8 @@ pub enum TrainError {
     Setting { option: &'static str, expected: &'static str, found: String },
     #[error("at step {step} the loss is {loss}, not a finite number; lower --lr, or set --clip")]
     Diverged { step: u64, loss: f32 },
-    #[error("expected the same {what} on every worker, found {found}; {advice}")]
-    WorkersDiffer {
-        /// The first of those that fewest agree with.
-        rank: u32,
-        what: &'static str,
-        found: String,
-        advice: &'static str,
-    },
+    #[error(transparent)]
+    Agreement(#[from] Disagreement),
     #[error("checkpoint {}: expected {expected}, found {found}; {advice}", path.display())]
     Checkpoint { path: PathBuf, expected: &'static str, found: String, advice: &'static str },
     #[error(
@@ -34,8 +29,6 @@ pub enum TrainError {
          point --checkpoint at the directory of an earlier run, or start without --resume", directory.display()
     )]
     NoCommonCheckpoint { directory: PathBuf, found: String },
-    #[error("rank {rank} cannot begin: {reason}")]
-    Refused { rank: u32, reason: String },
     #[error(
         "--record: expected a directory without recorded gradients, found {}; remove what was recorded there, or choose another \
          directory", path.display()
@@ -83,15 +76,14 @@ impl TrainError {
     /// The failure that all ranks see together, so that this one need not report it to them.
     pub fn of_all(&self) -> Option<Failure> {
         let (rank, reason) = match self {
-            TrainError::Refused { rank, reason }
-            | TrainError::Runtime(Error::Checkpoint(CheckpointError::Refused { rank, reason })) => {
+            TrainError::Agreement(error) => return error.of_all(),
+            TrainError::Runtime(Error::Checkpoint(CheckpointError::Refused { rank, reason })) => {
                 (*rank, reason.clone())
             }
             TrainError::Runtime(Error::Checkpoint(CheckpointError::Apart { other, .. })) => {
                 (other.0, self.to_string())
             }
             TrainError::NoCommonCheckpoint { .. } => (0, self.to_string()),
-            TrainError::WorkersDiffer { rank, .. } => (*rank, self.to_string()),
             _ => return None,
         };
         Some(Failure { rank, step: None, reason })

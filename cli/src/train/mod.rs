@@ -3,7 +3,6 @@
 //! [`worker`] is what each rank runs: the same model from the same seed, its own share of the data, gradients handed to
 //! a session, and the common update applied. The models, layers and data are those of `gleaner_trainer`.
 
-mod agreement;
 mod arguments;
 mod before;
 mod checkpoint;

@@ -9,7 +9,6 @@ mod pace;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::agreement::{all_can, expect_agreement};
 use super::arguments::TrainArgs;
 use super::checkpoint::{Checkpoints, Identity};
 use super::error::{TrainError, TrainResult};
@@ -22,6 +21,7 @@ use crate::crew::Progress;
 use candle_core::Device;
 use clock::{Clock, Reporter};
 use gleaner_algorithms::residual::OnNonFinite;
+use gleaner_runtime::agreement::{all_can, expect_same};
 use gleaner_runtime::report::say;
 use gleaner_runtime::{Session, Timeline, local_rank, report};
 use gleaner_trainer::data::{Dataset, Order};
@@ -119,7 +119,7 @@ impl<'a> Run<'a> {
             &[("schedule", settings.schedule()), ("starting parameters", parameters.digest()?)],
         ]
         .concat();
-        expect_agreement(session, &shared, "start every worker with the same program, options and data")?;
+        expect_same(session, &shared, "start every worker with the same program, options and data")?;
         // Before servers put their state in its place.
         let checkpoints = all_can(session, open_checkpoints(settings, rank, &identity))?;
         let example = || {
@@ -279,7 +279,7 @@ impl<'a> Run<'a> {
         let (settings, workers) = (self.settings, self.session.world_size());
         let digest = self.parameters.digest()?;
         let advice = "the updates were not the same everywhere; please report this together with the command";
-        expect_agreement(self.session, &[("parameters at the end", digest.clone())], advice)?;
+        expect_same(self.session, &[("parameters at the end", digest.clone())], advice)?;
         let own = (self.batches[self.session.rank()], self.exchange.bytes_received());
         let together = across::all_workers(self.session, clock, own)?;
         let hosting = if self.session.is_colocated() { self.session.servers() } else { 0 };

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use gleaner_runtime::Session;
+use gleaner_runtime::agreement::{Disagreement, all_can, expect_same};
+use gleaner_runtime::{Failure, Session};
 
-use crate::agreement::{all_can, expect_same, gather};
+use crate::agreement::gather;
 use crate::data::{Held, Part, Samples, Source};
 use crate::error::RegressError;
 use crate::evaluation::{Evaluation, Score, evaluate};
@@ -150,13 +151,14 @@ fn same_start(session: &Session, settings: &Settings) -> Result<(), RegressError
     ];
     expect_same(session, &options, "start every worker with the same options")?;
     let held_out = settings.held_out.clone().map(Source::File);
-    let identity = || {
+    let identity = || -> Result<_, RegressError> {
         let held_out = held_out.as_ref().map_or(Ok(String::new()), Source::identity)?;
         Ok((settings.data.identity()?, held_out))
     };
     let (data, held_out) = all_can(session, identity())?;
     let files = [("data", data), ("held-out data", held_out)];
-    expect_same(session, &files, "give every worker the same file, or with {rank} in its path one of its own")
+    let advice = "give every worker the same file, or with {rank} in its path one of its own";
+    Ok(expect_same(session, &files, advice)?)
 }
 
 fn load(session: &Session, settings: &Settings) -> Result<(Held, Option<Held>), RegressError> {
@@ -234,12 +236,11 @@ impl Gathered {
         let first = self.highest[0];
         let other = (0..).zip(&self.highest).find(|(_, highest)| **highest != first);
         if let Some((rank, other)) = other.filter(|_| settings.data.is_by_rank()) {
-            return Err(RegressError::WorkersDiffer {
-                rank,
-                what: "number of features",
-                found: format!("indices up to {first} on rank 0 and up to {other} on rank {rank}"),
-                advice: "make files with the same features, or say by --features how many there are",
-            });
+            let reason = format!(
+                "expected the same number of features on every worker, found indices up to {first} on rank 0 and up to {other} on rank {rank}; \
+                 make files with the same features, or say by --features how many there are"
+            );
+            return Err(Disagreement::Differ(Failure { rank, step: None, reason }).into());
         }
         let highest = self.highest.iter().copied().max().unwrap_or(0).max(self.highest_held_out);
         if highest == 0 && self.samples.iter().any(|&samples| samples > 0) {
