@@ -107,11 +107,8 @@ fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<
         report::probe(out)?;
     }
     let Source::File(data) = arguments.source()? else {
-        return Err(report::refused(RegressError::Setting {
-            option: "--data",
-            expected: "a LIBSVM file beside --predict".into(),
-            found: arguments.data.clone(),
-        }));
+        let expected = "a LIBSVM file beside --predict";
+        return Err(report::refused(RegressError::setting("--data", expected, &arguments.data)));
     };
     let began = Instant::now();
     let (model, predicted) = predict(session, model, &data, arguments.features)?;
@@ -129,11 +126,8 @@ fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<
 
 fn generate(arguments: &Regress, settings: &Settings, path: &Path) -> Result<(), CommandError> {
     let Source::Generated { shape, samples: count } = settings.data else {
-        return Err(report::refused(RegressError::Setting {
-            option: "--data",
-            expected: "url or webspam beside --generate".into(),
-            found: arguments.data.clone(),
-        }));
+        let expected = "url or webspam beside --generate";
+        return Err(report::refused(RegressError::setting("--data", expected, &arguments.data)));
     };
     let features = settings.features.unwrap_or(shape.features());
     let display = Display::new();

@@ -97,6 +97,11 @@ pub enum RegressError {
 }
 
 impl RegressError {
+    /// An option that has a value that makes no sense.
+    pub fn setting(option: &'static str, expected: &str, found: impl ToString) -> Self {
+        RegressError::Setting { option, expected: expected.into(), found: found.to_string() }
+    }
+
     /// The failure that all ranks know of, so that this one need not report it.
     pub fn of_all(&self) -> Option<Failure> {
         match self {

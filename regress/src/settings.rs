@@ -103,7 +103,7 @@ impl Settings {
     pub fn check(&self) -> Result<(), RegressError> {
         let number = |option, value: f64, may: bool, expected: &str| match may {
             true => Ok(()),
-            false => Err(refused(option, expected, value)),
+            false => Err(RegressError::setting(option, expected, value)),
         };
         let Penalty { l1, l2 } = self.penalty;
         number("--l1", l1, l1.is_finite() && l1 >= 0.0, "a finite number from 0 on")?;
@@ -113,13 +113,13 @@ impl Settings {
         }
         if let Some(features) = self.features.filter(|n| !(1..=MOST_FEATURES).contains(n)) {
             let expected = format!("a number from 1 to {MOST_FEATURES}");
-            return Err(refused("--features", &expected, features));
+            return Err(RegressError::setting("--features", &expected, features));
         }
         if let (Source::Generated { .. }, Some(1)) = (&self.data, self.features) {
-            return Err(refused("--features", "2 or more of synthetic data", 1));
+            return Err(RegressError::setting("--features", "2 or more of synthetic data", 1));
         }
         if self.method.sparse_candidates(2, 2).is_err() {
-            return Err(refused(
+            return Err(RegressError::setting(
                 "--method",
                 "a method that sums sparse vectors, or auto",
                 self.method.collective().name(),
@@ -143,14 +143,10 @@ impl Settings {
                 if self.loss.curvature().is_none() {
                     let expected = "logistic, squared-hinge or squares for coordinate descent, which can stop at a corner \
                                     of another loss";
-                    return Err(refused("--loss-function", expected, self.loss));
+                    return Err(RegressError::setting("--loss-function", expected, self.loss));
                 }
                 Ok(())
             }
         }
     }
-}
-
-fn refused(option: &'static str, expected: &str, found: impl ToString) -> RegressError {
-    RegressError::Setting { option, expected: expected.into(), found: found.to_string() }
 }

@@ -138,11 +138,10 @@ impl Regress {
                 Ok(Source::Generated { shape, samples })
             }
             (None, None) => Ok(Source::File(self.data.clone().into())),
-            (None, Some(_)) => Err(RegressError::Setting {
-                option: "--samples",
-                expected: "it beside --data url or --data webspam only".into(),
-                found: format!("--data {}", self.data),
-            }),
+            (None, Some(_)) => {
+                let expected = "it beside --data url or --data webspam only";
+                Err(RegressError::setting("--samples", expected, format!("--data {}", self.data)))
+            }
         }
     }
 

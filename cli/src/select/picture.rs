@@ -11,18 +11,14 @@ use crate::report::counted;
 const PANEL: i32 = 270;
 const ROW: i32 = 28;
 
-/// One measure of all selectors.
-struct Measure {
-    title: &'static str,
-    value: fn(&Evaluated) -> f64,
-    unit: &'static str,
-}
+/// A measure of all selectors: its title, its value, and its unit.
+type Measure = (&'static str, fn(&Evaluated) -> f64, &'static str);
 
 const MEASURES: [Measure; 4] = [
-    Measure { title: "cost, reads of the gradient", value: |row| row.times_read, unit: "×" },
-    Measure { title: "entries, multiples of k", value: |row| row.times_k, unit: "×" },
-    Measure { title: "L2 share", value: |row| row.l2_share, unit: "" },
-    Measure { title: "build-up, union / Pk", value: |row| row.build_up, unit: "" },
+    ("cost, reads of the gradient", |row| row.times_read, "×"),
+    ("entries, multiples of k", |row| row.times_k, "×"),
+    ("L2 share", |row| row.l2_share, ""),
+    ("build-up, union / Pk", |row| row.build_up, ""),
 ];
 
 pub fn svg(report: &Report) -> Result<String, DrawError> {
@@ -38,7 +34,7 @@ pub fn svg(report: &Report) -> Result<String, DrawError> {
         )],
         legend: Vec::new(),
     };
-    let panels = MEASURES.map(|measure| measure.panel(rows));
+    let panels = MEASURES.map(|measure| panel(measure, rows));
     page.svg(panels[0].height(), |area| {
         // The names of the rows stand once, beside the first.
         let ends: Vec<i32> = (1..MEASURES.len() as i32).map(|panel| names + panel * PANEL).collect();
@@ -52,19 +48,17 @@ pub fn svg(report: &Report) -> Result<String, DrawError> {
     })
 }
 
-impl Measure {
-    fn panel(&self, rows: &[Evaluated]) -> Rows {
-        let most = rows.iter().map(self.value).fold(1.0, f64::max);
-        let row = |row: &Evaluated| {
-            let value = (self.value)(row);
-            let digits = if value < 10.0 { 2 } else { 0 };
-            Row {
-                name: row.selector.clone(),
-                bars: vec![(0.0, value, Fill::BEHIND)],
-                value: format!("{value:.digits$}{}", self.unit),
-                ..Row::default()
-            }
-        };
-        Rows { axis: Axis::level(self.title, 0.0, most), rows: rows.iter().map(row).collect(), high: ROW }
-    }
+fn panel((title, value, unit): Measure, rows: &[Evaluated]) -> Rows {
+    let most = rows.iter().map(value).fold(1.0, f64::max);
+    let row = |row: &Evaluated| {
+        let value = value(row);
+        let digits = if value < 10.0 { 2 } else { 0 };
+        Row {
+            name: row.selector.clone(),
+            bars: vec![(0.0, value, Fill::BEHIND)],
+            value: format!("{value:.digits$}{unit}"),
+            ..Row::default()
+        }
+    };
+    Rows { axis: Axis::level(title, 0.0, most), rows: rows.iter().map(row).collect(), high: ROW }
 }
