@@ -11,7 +11,7 @@ use super::floor::Floor;
 use super::gradient::Gradient;
 use super::lineup::{Entrant, enlist};
 use super::mass::Mass;
-use super::summary::{BenchFacts, Record, Report, Sample, Summary};
+use super::summary::{Record, Report, Sample, Summary};
 use crate::crew::{Display, Progress, gather};
 use crate::report::{self, CommandError};
 
@@ -146,16 +146,14 @@ fn finish(
             )
             .into());
         }
-        let facts = BenchFacts {
-            workers,
-            params: bench.params,
+        methods.push(Summary {
             rounds: gradients.rounds(),
             lost: all.iter().map(|(_, lost)| lost).sum::<f64>() / f64::from(bench.steps),
             digest: ours.clone(),
             // There is one parameter, so there is one group.
             auto: gradients.chosen().first().map(AutoReport::from),
-        };
-        methods.push(Summary::of(&entrant, &records, floor, facts));
+            ..Summary::of(&entrant, &records, floor, (workers, bench.params))
+        });
     }
     Ok(methods)
 }

@@ -36,7 +36,7 @@ pub struct Record {
 }
 
 /// The report on one method. The field names are documented in `docs/` and stay as they are.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
     pub method: String,
     pub options: Stated,
@@ -71,6 +71,7 @@ pub struct Summary {
     pub rounds: u64,
     pub entries_per_step: usize,
     pub l2_share: f64,
+    /// Over all ranks, a step.
     pub lost: f64,
     pub digest: String,
     /// Of the method `auto` only.
@@ -82,18 +83,6 @@ pub struct Summary {
 pub struct Report {
     pub methods: Vec<Summary>,
     pub refused: Vec<Refusal>,
-}
-
-/// What stands beside the records of a method.
-pub struct BenchFacts {
-    pub workers: usize,
-    pub params: usize,
-    pub rounds: u64,
-    /// Over all ranks, a step.
-    pub lost: f64,
-    pub digest: String,
-    /// What the method `auto` came to.
-    pub auto: Option<AutoReport>,
 }
 
 impl Record {
@@ -111,9 +100,13 @@ impl Record {
 }
 
 impl Summary {
-    /// From the records of all measured steps.
-    pub fn of(entrant: &Entrant, records: &[Record], floor: Option<&Floor>, facts: BenchFacts) -> Self {
-        let BenchFacts { workers, params, rounds, lost, digest, auto } = facts;
+    /// What the records of all measured steps say, of so many workers with gradients of so many entries.
+    pub fn of(
+        entrant: &Entrant,
+        records: &[Record],
+        floor: Option<&Floor>,
+        (workers, params): (usize, usize),
+    ) -> Self {
         let of = |field: fn(&Record) -> f64| quartiles(records.iter().map(field));
         let (seconds, select) = (of(|r| r.largest.seconds), of(|r| r.largest.select));
         let (exchange, merge) = (of(|r| r.largest.exchange), of(|r| r.largest.merge));
@@ -153,12 +146,9 @@ impl Summary {
             slowest_merge: part(|r| r.slowest.merge),
             bytes_per_step,
             dense_bytes_per_step: (8.0 * params as f64 * (workers - 1) as f64 / workers as f64) as u64,
-            rounds,
             entries_per_step: of(|r| r.delivered as f64).value as usize,
             l2_share: of(|r| r.l2_share).value,
-            lost,
-            digest,
-            auto,
+            ..Self::default()
         }
     }
 }
@@ -184,9 +174,7 @@ mod tests {
         assert_eq!((record.slowest.select, record.slowest.exchange), (9.0, 1.0));
 
         let entrant = Entrant { method: Method::ring(), k: 10 };
-        let facts =
-            BenchFacts { workers: 2, params: 10, rounds: 2, lost: 0.0, digest: String::new(), auto: None };
-        let summary = Summary::of(&entrant, &[record; 3], None, facts);
+        let summary = Summary::of(&entrant, &[record; 3], None, (2, 10));
         assert_eq!(summary.seconds_steps, [10.0; 3]);
         assert_eq!((summary.seconds, summary.seconds_select, summary.seconds_exchange), (10.0, 9.0, 8.0));
         assert_eq!(

@@ -82,14 +82,14 @@ mod tests {
 
     use super::*;
     use crate::bench::lineup::Entrant;
-    use crate::bench::summary::{BenchFacts, Record, Sample};
+    use crate::bench::summary::{Record, Sample};
     use crate::choice::Refusal;
 
     fn taking(method: Method, seconds: f64) -> Summary {
         let sample = Sample { seconds, ..Sample::default() };
         let digest = "0".repeat(64);
-        let facts = BenchFacts { workers: 5, params: 1000, rounds: 3, lost: 0.0, digest, auto: None };
-        Summary::of(&Entrant { method, k: 10 }, &[Record::of(&[sample], 10, 0.25)], None, facts)
+        let (entrant, records) = (Entrant { method, k: 10 }, [Record::of(&[sample], 10, 0.25)]);
+        Summary { digest, ..Summary::of(&entrant, &records, None, (5, 1000)) }
     }
 
     #[test]
