@@ -82,31 +82,21 @@ fn rounded(coding: Coding) -> String {
     if coding == Coding::Exact { String::new() } else { format!(", as {coding}") }
 }
 
+/// Words leave nothing to be chosen.
+type NoWork = Result<Vec<Infallible>, Fault>;
+
 impl Reader for Words<'_> {
     type Held = ();
     type Message = ();
     type Work = Infallible;
     type Error = Fault;
 
-    fn keep(
-        &mut self,
-        _: &mut Store<()>,
-        at: usize,
-        slots: Slots,
-        rule: &Rule,
-        coding: Coding,
-    ) -> Result<Vec<Infallible>, Fault> {
+    fn keep(&mut self, _: &mut Store<()>, at: usize, slots: Slots, rule: &Rule, coding: Coding) -> NoWork {
         self.say(at, self.rule(slots, rule) + &rounded(coding));
         Ok(Vec::new())
     }
 
-    fn propose(
-        &mut self,
-        _: &mut Store<()>,
-        at: usize,
-        slots: Slots,
-        rule: &Rule,
-    ) -> Result<Vec<Infallible>, Fault> {
+    fn propose(&mut self, _: &mut Store<()>, at: usize, slots: Slots, rule: &Rule) -> NoWork {
         self.say(at, format!("proposes what it would keep: {}", self.rule(slots, rule)));
         Ok(Vec::new())
     }
