@@ -1,6 +1,5 @@
 //! `gleaner bench`: how long real workers need to synchronise gradients.
 
-mod chosen;
 mod floor;
 pub mod gradient;
 mod lineup;
@@ -25,7 +24,7 @@ use crate::report::{self, CommandError};
 use gleaner_units::{self as units, Rate};
 use summary::Report;
 
-pub use chosen::AutoReport;
+pub use summary::AutoReport;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,7 +3,6 @@
 mod evaluate;
 mod measure;
 mod picture;
-mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,8 +13,8 @@ use gleaner_algorithms::{Layers, Sparsity, select};
 use crate::choice::ChoiceError;
 use crate::reduce::npy::Vector;
 use crate::reduce::open_gradients;
-use crate::report::{self, CommandError};
-use gleaner_units as units;
+use crate::report::{self, CommandError, counted, ms, table};
+use gleaner_units::{self as units, grouped};
 use measure::Entrant;
 
 /// Compare selectors on recorded gradients
@@ -108,7 +107,7 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
     if let Some(path) = &arguments.svg {
         report::save(path, &picture::svg(&report)?)?;
     }
-    report::print(&if arguments.json { report::json(&report) } else { table::text(&report) })?;
+    report::print(&if arguments.json { report::json(&report) } else { text(&report) })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -138,4 +137,25 @@ fn all(layers: &[usize], right: f64) -> Vec<Entrant> {
     let right = (right as f32).to_string().parse().unwrap_or(right);
     let threshold = (right > 0.0).then_some(Selector::Threshold(right));
     own.chain(threshold).map(Entrant::Own).chain([Entrant::ExDyna, Entrant::CltK]).collect()
+}
+
+const HEADINGS: &str = "selector|ms|x read|entries|of k|L2 share|overlap|build-up|padding|threshold|idling";
+
+/// The report for readers.
+fn text(report: &Report) -> String {
+    let (n, k) = (grouped(report.params as u64), grouped(report.k as u64));
+    let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
+    let rows = report.selectors.iter().map(|row| {
+        let mut cells = vec![row.selector.clone(), ms(row.seconds), format!("{:.1}", row.times_read)];
+        cells.extend([grouped(row.entries.round() as u64), share(Some(row.times_k))]);
+        let shares = [Some(row.l2_share), row.jaccard, Some(row.build_up), row.padding, row.threshold_error];
+        cells.extend(shares.into_iter().chain([Some(row.idling)]).map(share));
+        cells
+    });
+    format!(
+        "{} of n = {n}, k = {k}; one read of a gradient takes {} ms\n\n{}",
+        counted(report.workers, "gradient"),
+        ms(report.seconds_read),
+        table(HEADINGS.split('|'), rows)
+    )
 }

@@ -6,12 +6,11 @@ use gleaner_runtime::{self as runtime, Config, Error, Failure, Gradients, Layout
 use sha2::{Digest, Sha256};
 
 use super::Bench;
-use super::chosen::AutoReport;
 use super::floor::Floor;
 use super::gradient::Gradient;
 use super::lineup::{Entrant, enlist};
 use super::mass::Mass;
-use super::summary::{Record, Report, Sample, Summary};
+use super::summary::{AutoReport, Record, Report, Sample, Summary};
 use crate::crew::{Display, Progress, gather};
 use crate::report::{self, CommandError};
 

@@ -3,7 +3,6 @@
 use gleaner_statistics::Spread;
 use serde::{Deserialize, Serialize};
 
-use super::chosen::AutoReport;
 use super::floor::Floor;
 use super::lineup::Entrant;
 use crate::choice::{Refusal, Stated, stated};
@@ -83,6 +82,40 @@ pub struct Summary {
 pub struct Report {
     pub methods: Vec<Summary>,
     pub refused: Vec<Refusal>,
+}
+
+/// What the method `auto` came to: the method that is taken, and whether for good. The field names are documented in `docs/` and stay as they are.
+#[derive(Clone, Debug, Serialize)]
+pub struct AutoReport {
+    decided: bool,
+    #[serde(flatten)]
+    taken: Tried,
+    tried: Vec<Tried>,
+}
+
+/// A method with its forecast, and the median of its steps if it was tried, both in seconds.
+#[derive(Clone, Debug, Serialize)]
+struct Tried {
+    method: &'static str,
+    options: Stated,
+    seconds_expected: f64,
+    seconds_measured: Option<f64>,
+}
+
+impl From<&gleaner_runtime::AutoChoice> for AutoReport {
+    fn from(chosen: &gleaner_runtime::AutoChoice) -> Self {
+        let of = |tried: &gleaner_runtime::Tried| Tried {
+            method: tried.forecast.method.collective().name(),
+            options: stated(&tried.forecast.method),
+            seconds_expected: tried.forecast.seconds,
+            seconds_measured: tried.measured.map(|median| median.as_secs_f64()),
+        };
+        Self {
+            decided: chosen.decided,
+            taken: of(&chosen.taken),
+            tried: chosen.tried.iter().map(of).collect(),
+        }
+    }
 }
 
 impl Record {

@@ -4,7 +4,6 @@
 //! a session, and the common update applied. The models, layers and data are those of `gleaner_trainer`.
 
 mod arguments;
-mod before;
 mod checkpoint;
 mod error;
 mod exchange;
@@ -37,7 +36,7 @@ use summary::{Summary, Together};
 pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
     let settings = args.settings().map_err(report::refused)?;
     if !Config::is_worker() {
-        before::expect_start(&settings).map_err(of_run)?;
+        settings.expect_start().map_err(of_run)?;
     }
     let (processes, roles) = (args.servers.processes(args.workers), args.servers.roles());
     if let Some(code) = crew::assemble(processes, roles, "train", args.timeout)? {

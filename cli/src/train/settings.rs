@@ -10,10 +10,13 @@ use gleaner_algorithms::{Method, SelectOver};
 use gleaner_runtime::Session;
 
 use super::arguments::TrainArgs;
-use super::checkpoint::Identity;
+use super::checkpoint::{Checkpoints, Identity};
 use super::error::{TrainError, TrainResult};
 use super::levers::{Levers, Optimizer, When};
-use gleaner_trainer::data::{Dataset, Source};
+use super::record::Record;
+use super::worker::metrics::Metrics;
+use crate::report;
+use gleaner_trainer::data::{Dataset, Order, Source};
 use gleaner_trainer::models::ModelKind;
 use gleaner_trainer::optimizer::{Adam, Descent};
 
@@ -198,5 +201,23 @@ impl Settings {
     /// The same, as far as it is known before a job has begun.
     pub(super) fn expect_fit(&self) -> TrainResult<()> {
         if self.is_bulk() { Ok(()) } else { self.expect_replica() }
+    }
+
+    /// Sees whether the workers that are asked for can begin on this machine: the data are there, the model reads them and there are enough,
+    /// options fit the number of workers, and files can be written. The process that starts the workers refuses it once, before there are
+    /// workers that all say it.
+    pub fn expect_start(&self) -> TrainResult<()> {
+        let options = &self.options;
+        let workers = options.workers as usize;
+        options.uneven.expect_fit(workers, self.batch)?;
+        let (input, examples) = self.source.outline(options.seed)?;
+        self.model.expect_reads(input)?;
+        Order::new(options.seed, examples, 0, &vec![self.batch; workers])?;
+        // What makes directories comes last: a run that is refused for something else leaves none behind.
+        let files = [&options.timeline, &options.layer_times];
+        files.into_iter().flatten().try_for_each(|file| report::probe(file))?;
+        options.metrics.as_deref().map_or(Ok(()), Metrics::probe)?;
+        options.record.as_deref().map_or(Ok(()), |directory| Record::open(directory, 0).map(drop))?;
+        options.checkpoint.as_deref().map_or(Ok(()), Checkpoints::probe)
     }
 }

@@ -1,6 +1,5 @@
 //! One worker of a training run: what every rank executes.
 
-mod across;
 mod clock;
 mod evaluating;
 pub(super) mod metrics;
@@ -281,7 +280,7 @@ impl<'a> Run<'a> {
         let advice = "the updates were not the same everywhere; please report this together with the command";
         expect_same(self.session, &[("parameters at the end", digest.clone())], advice)?;
         let own = (self.batches[self.session.rank()], self.exchange.bytes_received());
-        let together = across::all_workers(self.session, clock, own)?;
+        let together = clock::all_workers(self.session, clock, own)?;
         let hosting = if self.session.is_colocated() { self.session.servers() } else { 0 };
         let (with_servers, apart) = together.seconds_batch_computation_by_rank.split_at(hosting);
         let mean = |of: &[f64]| (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64);
