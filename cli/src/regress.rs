@@ -91,12 +91,10 @@ fn note(epoch: &Epoch) -> String {
     let loss = epoch.objective.or(epoch.training_loss).unwrap_or_default();
     let held_out =
         epoch.held_out.map_or(String::new(), |held_out| format!(", held-out {:.4}", held_out.loss));
+    let received = units::bytes(epoch.bytes_received as f64);
+    let Epoch { epoch, seconds, communication_seconds, .. } = epoch;
     format!(
-        "epoch {}: loss {loss:.4}{held_out}, {:.2} s ({:.2} s exchanging), {}",
-        epoch.epoch,
-        epoch.seconds,
-        epoch.communication_seconds,
-        units::bytes(epoch.bytes_received as f64),
+        "epoch {epoch}: loss {loss:.4}{held_out}, {seconds:.2} s ({communication_seconds:.2} s exchanging), {received}"
     )
 }
 

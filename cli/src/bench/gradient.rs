@@ -12,13 +12,13 @@ pub struct Gradient {
 impl Gradient {
     /// The gradient of that rank in that step.
     pub fn of(seed: u64, rank: u64, step: u64) -> Self {
-        let shared = mix(seed ^ mix(step));
-        Self { shared, own: mix(shared ^ mix(rank + 1)) }
+        let shared = random::at(0, seed ^ random::at(0, step));
+        Self { shared, own: random::at(0, shared ^ random::at(0, rank + 1)) }
     }
 
     /// Its entry at this position.
     pub fn at(&self, position: usize) -> f32 {
-        let normal_of = |start: u64| normal(mix(start.wrapping_add(position as u64)));
+        let normal_of = |start: u64| normal(random::at(0, start.wrapping_add(position as u64)));
         let (r, s) = (normal_of(self.shared), normal_of(self.own));
         r * r * r + s * s * s
     }
@@ -27,11 +27,6 @@ impl Gradient {
     pub fn fill(&self, entries: &mut [f32]) {
         entries.iter_mut().enumerate().for_each(|(position, entry)| *entry = self.at(position));
     }
-}
-
-/// Random bits from a counter.
-pub fn mix(counter: u64) -> u64 {
-    random::at(0, counter)
 }
 
 /// Nearly normal with variance 1: the sum of four uniform numbers of 16 bits.

@@ -1,8 +1,9 @@
 //! How much of a step's gradients its update delivers, measured by squares.
 
 use gleaner_runtime::{Error, Update};
+use gleaner_statistics::random;
 
-use super::gradient::{Gradient, mix};
+use super::gradient::Gradient;
 use super::measure::PARAMETER;
 
 /// At most so many positions are looked at: making all of a rank's takes about 8 ms on a Xeon's core.
@@ -26,7 +27,7 @@ impl Mass {
     /// For gradients of n entries that are made from this seed.
     pub fn new(seed: u64, workers: usize, n: usize) -> Self {
         let stretch = n.div_ceil(MOST).max(1);
-        let sampled = |start: usize| start + mix(start as u64) as usize % stretch.min(n - start);
+        let sampled = |start: usize| start + random::at(0, start as u64) as usize % stretch.min(n - start);
         let positions: Vec<usize> = (0..n).step_by(stretch).map(sampled).collect();
         Self { seed, workers, sums: vec![0.0; positions.len()], positions, update: vec![0.0; n] }
     }

@@ -138,10 +138,8 @@ fn read(path: &Path) -> Result<(Option<f64>, Vec<NamedLayer>), CommandError> {
     let layer = |(number, line): (usize, &str)| {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
         let layer = || {
-            let seconds = match fields.get(2).filter(|text| !text.is_empty()) {
-                Some(text) => Some(text.parse().ok()?),
-                None => None,
-            };
+            let seconds = fields.get(2).filter(|text| !text.is_empty());
+            let seconds = seconds.map(|text| text.parse::<f64>()).transpose().ok()?;
             let fits = fields.len() == header.split(',').count() && !fields[0].is_empty();
             fits.then_some(NamedLayer {
                 name: fields[0].to_owned(),

@@ -3,7 +3,6 @@
 mod clock;
 mod evaluating;
 pub(super) mod metrics;
-mod pace;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -126,8 +125,9 @@ impl<'a> Run<'a> {
             let logits = model.forward(&example.input, Mode::Evaluation)?;
             Ok(cross_entropy(&logits, &example.targets)?)
         };
-        let pass =
-            |samples| pace::measured(settings, rank, samples, &dataset, model.as_ref(), &parameters, &device);
+        let pass = |samples| {
+            uneven::pass_takes(settings, rank, samples, &dataset, model.as_ref(), &parameters, &device)
+        };
         let batches = settings.options.uneven.balance.batches(session, settings.batch, pass)?;
         let pacer = Pacer::new(&settings.options.uneven, rank, batches[rank], settings.batch);
         let order = Order::new(settings.options.seed, dataset.train.len(), rank, &batches)?;
