@@ -8,7 +8,7 @@ use plotters::style::{Color, TRANSPARENT};
 
 use crate::axis::Axis;
 use crate::look::{Element, Fill, Marker};
-use crate::page::{Area, DrawError, GREY, INK, font, width, write};
+use crate::page::{Area, DrawError, GREY, INK, Key, Page, font, width, write};
 
 /// What lies above the rows and below them, in pixels: the name of the axis, and the values on it.
 const ABOVE: i32 = 30;
@@ -45,6 +45,13 @@ impl Rows {
     /// How high the panel is, in pixels.
     pub fn height(&self) -> i32 {
         ABOVE + self.rows.len() as i32 * self.high + BELOW
+    }
+
+    /// The panel on a page of its own, with the words of its fills.
+    pub fn svg(&self, width: i32, heading: String, legend: &[(Fill, &str)]) -> Result<String, DrawError> {
+        let legend = legend.iter().map(|(fill, words)| (Key::Fill(*fill), (*words).to_owned())).collect();
+        let page = Page { width, heading, legend, ..Page::default() };
+        page.svg(self.height(), |area| self.draw(area))
     }
 
     /// Draws the panel.

@@ -3,7 +3,7 @@
 use gleaner_algorithms::merging::{
     LayerWise, Optimal, Pass, Placement, Problem, Single, Span, Strategy, Timeline, evaluate,
 };
-use gleaner_charts::{Axis, Fill, Key, Page, Row, Rows};
+use gleaner_charts::{Axis, Fill, Row, Rows};
 
 use super::table::Plan;
 use crate::report::{CommandError, counted};
@@ -45,13 +45,8 @@ pub fn svg(
         rows.extend(lanes(timeline, pass, problem.place, end));
     }
     let rows = Rows { axis: Axis::level("time, ms", 0.0, 1e3 * end), rows, high: LANE };
-    let page = Page {
-        width: WIDTH,
-        heading: format!("{}: {} among {} workers", plan.model, plan.label, plan.workers),
-        legend: KINDS.map(|(fill, words)| (Key::Fill(fill), words.to_owned())).to_vec(),
-        ..Page::default()
-    };
-    Ok(page.svg(rows.height(), |area| rows.draw(area))?)
+    let heading = format!("{}: {} among {} workers", plan.model, plan.label, plan.workers);
+    Ok(rows.svg(WIDTH, heading, &KINDS)?)
 }
 
 /// The lanes of a pipeline. Selection has one of its own beside the backward pass.

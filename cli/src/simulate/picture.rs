@@ -1,6 +1,6 @@
 //! A simulated step as a picture: ranks as rows, time to the right, what each is busy with.
 
-use gleaner_charts::{Axis, DrawError, Fill, Key, Page, Row, Rows};
+use gleaner_charts::{Axis, DrawError, Fill, Row, Rows};
 use gleaner_testbed::simulation::{Busy, Lived, Network, Part, Replayed};
 
 pub const MOST_WORKERS: u32 = 64;
@@ -33,13 +33,8 @@ pub fn svg(method: &str, replayed: &Replayed, network: &Network) -> Result<Strin
     let end = spans.map(|span| 1e3 * span.end).fold(0.0, f64::max);
     let rows = replayed.workers.iter().enumerate().map(row).collect();
     let rows = Rows { axis: Axis::level("time, ms", 0.0, end), rows, high };
-    let page = Page {
-        width: WIDTH,
-        heading: format!("{method}: a step of {:.2} ms, simulated", replayed.seconds() * 1e3),
-        legend: KINDS.map(|(_, fill, words)| (Key::Fill(fill), words.to_owned())).to_vec(),
-        ..Page::default()
-    };
-    page.svg(rows.height(), |area| rows.draw(area))
+    let heading = format!("{method}: a step of {:.2} ms, simulated", replayed.seconds() * 1e3);
+    rows.svg(WIDTH, heading, &KINDS.map(|(_, fill, words)| (fill, words)))
 }
 
 #[cfg(test)]

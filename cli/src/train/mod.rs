@@ -247,11 +247,11 @@ fn iteration(s: &Summary) -> String {
 }
 
 fn blocked(seconds: f64) -> String {
-    let words = || format!("; {seconds:.2} s blocked while handing gradients over");
-    (seconds != 0.0).then(words).unwrap_or_default()
+    let words = format!("; {seconds:.2} s blocked while handing gradients over");
+    if seconds == 0.0 { String::new() } else { words }
 }
 
 fn skipped(steps: u64) -> String {
-    let words = || format!("; {steps} skipped for gradients that were not finite");
-    (steps > 0).then(words).unwrap_or_default()
+    let words = format!("; {steps} skipped for gradients that were not finite");
+    if steps == 0 { String::new() } else { words }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gleaner_charts::{Axis, DrawError, Fill, Key, Page, Row, Rows};
+use gleaner_charts::{Axis, DrawError, Fill, Row, Rows};
 use serde::Deserialize;
 
 /// What is distinguished: the first words of events, a lane, a look, and the words of the legend.
@@ -96,13 +96,7 @@ fn draw(heading: &str, step: u64, events: &[Event]) -> Result<String, DrawError>
         row.bars.push((milliseconds(event.ts), milliseconds(event.ts + event.dur), fill));
     }
     let rows = Rows { axis: Axis::level("time, ms", 0.0, (end - begin) / 1e3), rows, high: LANE };
-    let page = Page {
-        width: WIDTH,
-        heading: format!("{heading}: step {step}"),
-        legend: KINDS.map(|(.., fill, words)| (Key::Fill(fill), words.to_owned())).to_vec(),
-        ..Page::default()
-    };
-    page.svg(rows.height(), |area| rows.draw(area))
+    rows.svg(WIDTH, format!("{heading}: step {step}"), &KINDS.map(|(.., fill, words)| (fill, words)))
 }
 
 #[cfg(test)]
