@@ -26,7 +26,6 @@ pub struct NamedLayer {
     pub name: String,
     pub entries: usize,
     /// How long its gradient takes in the backward pass, in seconds.
-    #[serde(default)]
     pub seconds: Option<f64>,
 }
 
@@ -34,7 +33,6 @@ pub struct NamedLayer {
 #[serde(deny_unknown_fields)]
 pub struct File {
     /// The forward pass, in seconds.
-    #[serde(default)]
     pub forward: Option<f64>,
     /// In the order in which backpropagation finishes them.
     pub layers: Vec<NamedLayer>,

@@ -20,11 +20,8 @@ const SMALLEST: usize = 1024;
 /// By how many times each size that is simulated is larger than the one before.
 const STEP: usize = 4;
 
-/// Costs of groups as the simulation has them at some sizes; on a line between two of them.
-struct Simulated {
-    /// By increasing numbers of entries.
-    points: Vec<(usize, GroupCost)>,
-}
+/// Costs of groups as the simulation has them at some sizes, by increasing numbers of entries; on a line between two of them.
+struct Simulated(Vec<(usize, GroupCost)>);
 
 impl Simulated {
     /// The steps of gradients of several sizes, up to n entries.
@@ -48,16 +45,16 @@ impl Simulated {
             let slowest = replayed.slowest();
             Ok((size, GroupCost { select: slowest.select, exchange: slowest.seconds - slowest.select }))
         };
-        let points = sizes.into_iter().rev().map(cost).collect::<Result<_, CommandError>>()?;
-        Ok(Self { points })
+        Ok(Self(sizes.into_iter().rev().map(cost).collect::<Result<_, CommandError>>()?))
     }
 }
 
 impl Costs for Simulated {
     fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
-        let next = self.points.partition_point(|(size, _)| *size < entries).min(self.points.len() - 1);
-        let (size, cost) = self.points[next];
-        let Some((before, less)) = next.checked_sub(1).map(|before| self.points[before]) else {
+        let Self(points) = self;
+        let next = points.partition_point(|(size, _)| *size < entries).min(points.len() - 1);
+        let (size, cost) = points[next];
+        let Some((before, less)) = next.checked_sub(1).map(|before| points[before]) else {
             return Ok(cost);
         };
         let share = (entries as f64 - before as f64) / (size as f64 - before as f64);

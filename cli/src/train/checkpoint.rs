@@ -32,15 +32,23 @@ pub struct Checkpoints {
 
 impl Checkpoints {
     /// Makes the directory if it is missing.
-    pub fn open(directory: &Path, rank: usize, identity: Identity) -> TrainResult<Self> {
-        fs::create_dir_all(directory)
-            .map_err(|source| TrainError::Write { path: directory.into(), source })?;
-        Ok(Checkpoints { directory: directory.into(), rank, identity })
+    fn make(directory: &Path) -> TrainResult<()> {
+        fs::create_dir_all(directory).map_err(|source| TrainError::Write { path: directory.into(), source })
+    }
+
+    /// Those of a run that goes on or begins: a new one does not begin among the checkpoints of another.
+    pub fn open(directory: &Path, rank: usize, identity: Identity, resume: bool) -> TrainResult<Self> {
+        Self::make(directory)?;
+        let checkpoints = Checkpoints { directory: directory.into(), rank, identity };
+        if !resume {
+            checkpoints.expect_none()?;
+        }
+        Ok(checkpoints)
     }
 
     /// Makes the directory if it is missing, and sees whether files can be written there.
     pub fn probe(directory: &Path) -> TrainResult<()> {
-        Self::open(directory, 0, Identity::new())?;
+        Self::make(directory)?;
         // A name that no file or directory of a user has.
         Ok(crate::report::probe(&directory.join("rank-0.step-0.probe"))?)
     }
@@ -82,7 +90,7 @@ impl Checkpoints {
     }
 
     /// Refuses to begin a new run among the checkpoints of another: their steps would be taken for its own.
-    pub fn expect_none(&self) -> TrainResult<()> {
+    fn expect_none(&self) -> TrainResult<()> {
         let newest = self.steps()?.last().map(|step| self.file(*step));
         let servers = Self::of_servers(&self.directory);
         let has_state = fs::read_dir(&servers).is_ok_and(|mut entries| entries.next().is_some());

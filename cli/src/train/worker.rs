@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::arguments::TrainArgs;
-use super::checkpoint::{Checkpoints, Identity};
+use super::checkpoint::Checkpoints;
 use super::error::{TrainError, TrainResult};
 use super::exchange::{Exchange, Passed, Share, exchange};
 use super::record::Record;
@@ -119,7 +119,8 @@ impl<'a> Run<'a> {
         .concat();
         expect_same(session, &shared, "start every worker with the same program, options and data")?;
         // Before servers put their state in its place.
-        let checkpoints = all_can(session, open_checkpoints(settings, rank, &identity))?;
+        let open = |directory| Checkpoints::open(directory, rank, identity, settings.options.resume);
+        let checkpoints = all_can(session, settings.options.checkpoint.as_deref().map(open).transpose())?;
         let example = || {
             let example = dataset.train.batch(&[0], 0, &device)?;
             let logits = model.forward(&example.input, Mode::Evaluation)?;
@@ -337,19 +338,6 @@ impl<'a> Run<'a> {
 fn expect_servers(args: &TrainArgs, servers: usize) -> TrainResult<()> {
     let expected = "nothing, or as many servers as whatever has started the workers has started";
     expect([("--servers", expected, unless(args.servers.servers, |asked| *asked as usize == servers))])
-}
-
-fn open_checkpoints(
-    settings: &Settings,
-    rank: usize,
-    identity: &Identity,
-) -> TrainResult<Option<Checkpoints>> {
-    let Some(directory) = &settings.options.checkpoint else { return Ok(None) };
-    let checkpoints = Checkpoints::open(directory, rank, identity.clone())?;
-    if !settings.options.resume {
-        checkpoints.expect_none()?;
-    }
-    Ok(Some(checkpoints))
 }
 
 #[cfg(test)]
