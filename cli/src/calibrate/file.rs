@@ -9,6 +9,7 @@ use gleaner_algorithms::merging::{Affine, Line, Misfit};
 use gleaner_testbed::record::Machine;
 use gleaner_units::Rate;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::report::CommandError;
 
@@ -75,12 +76,6 @@ pub struct Calibration {
     pub samples: Vec<Sample>,
 }
 
-/// What all versions have.
-#[derive(Deserialize)]
-struct Version {
-    version: u32,
-}
-
 impl Fit {
     pub fn new(line: Line, misfit: Misfit) -> Self {
         let Line { fixed, per_entry } = line;
@@ -140,8 +135,9 @@ impl Calibration {
             let expected = "expected what gleaner calibrate --out wrote";
             CommandError::from(format!("{shown} is no calibration: {what}; {expected}"))
         };
-        let Version { version } = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if version != VERSION {
+        let any: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let version = &any["version"];
+        if *version != VERSION {
             return Err(wrong(format!("it has version {version}, and this program reads {VERSION}")));
         }
         let calibration: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
