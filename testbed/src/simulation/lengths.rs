@@ -74,20 +74,18 @@ pub fn by_symmetry(
     overlap: Overlap,
 ) -> Result<Option<Trace>, Error> {
     let shape = method.shape(workers, n)?;
-    let Some(schedule) = first_if_rotations(method.schedules_of(&shape, &typical(method, &shape)?)) else {
+    let structure = typical(method, &shape)?;
+    let mut schedules = method.schedules_of(&shape, &structure);
+    // Where they are rotations, cut the gradient evenly, and the hosts are equal as well, all workers do the same at the same time,
+    // and each receives what it sends.
+    let fits = |one: &Schedule| one.can_rotate() && is_even(one) && receives_as_it_sends(one);
+    let Some(one) = schedules.next().filter(fits) else { return Ok(None) };
+    if !schedules.all(|other| one.is_rotated(&other)) {
         return Ok(None);
-    };
-    let trace = Walk::new(method, &[schedule], overlap, &shape)?.run()?;
+    }
+    let trace = Walk::new(method, &[one], overlap, &shape)?.run()?;
     // Its blocks may be an entry longer than those of others.
     Ok(Some(Trace { delivered: trace.delivered.min(n as f64), ..trace }))
-}
-
-/// The schedule of rank 0, if these are its rotations, cut the gradient evenly, and let it be its own peer: where the hosts are
-/// equal as well, all workers do the same at the same time, and each receives what it sends.
-fn first_if_rotations(mut schedules: impl Iterator<Item = Schedule>) -> Option<Schedule> {
-    let one = schedules.next()?;
-    let fits = one.can_rotate() && is_even(&one) && receives_as_it_sends(&one);
-    (fits && schedules.all(|other| one.is_rotated(&other))).then_some(one)
 }
 
 /// Whether each block is as long as any other, but for one entry.

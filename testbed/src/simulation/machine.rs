@@ -121,9 +121,4 @@ impl Machine {
         let byte = 1.0 / (self.goodput * rate) + 2e-9 * self.byte;
         forecast::Network { latency, bytes_per_second: 1.0 / byte }
     }
-
-    /// A machine that does everything in no time, on links that carry nothing but payload.
-    pub fn infinite() -> Self {
-        Self { goodput: 1.0, ..Self::of("a machine that takes no time".into(), [0.0; NUMBERS]) }
-    }
 }

@@ -138,11 +138,7 @@ impl Network {
     pub fn hop(&self, from: usize, to: usize, hop: usize) -> Option<usize> {
         let (from, to) = (&self.hosts[from], &self.hosts[to]);
         if from.group == to.group {
-            return match hop {
-                0 => from.up.first().copied(),
-                1 => to.down.last().copied(),
-                _ => None,
-            };
+            return from.up.first().into_iter().chain(to.down.last()).nth(hop).copied();
         }
         from.up.iter().chain(&to.down).nth(hop).copied()
     }

@@ -8,7 +8,7 @@ use gleaner_testbed::simulation::{
 };
 use std::time::Instant;
 
-use super::{carried, close, gradient, methods, seconds, star, steps, work};
+use super::{carried, close, gradient, infinite, methods, seconds, star, steps, work};
 
 /// What is written down of a run is what the lock-step interpreter and the checker count.
 #[test]
@@ -67,7 +67,7 @@ fn timed_bags_are_real_bags() {
             for (at_once, timed, lasted) in
                 [(2.0, &timed, lasted), (1.0, &alone, clock.elapsed().as_secs_f64())]
             {
-                let machine = Machine::infinite();
+                let machine = infinite();
                 let took = |trace: &Trace| {
                     (0..trace.workers.len()).map(|rank| work(trace, rank, &machine)).sum::<f64>()
                 };

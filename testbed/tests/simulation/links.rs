@@ -5,7 +5,7 @@ use gleaner_testbed::simulation::{Link, Machine, Network, Op, Trace, replay};
 use gleaner_testbed::topology::Topology;
 use std::time::Duration;
 
-use super::{LINK, carried, close, methods, seconds, star};
+use super::{LINK, carried, close, infinite, methods, seconds, star};
 
 /// The α-β model is a lower bound: no worker receives faster than its link, and each message takes a latency and its transfer
 /// before what waits for it.
@@ -14,9 +14,9 @@ fn no_step_is_faster_than_latency_and_bandwidth_allow() {
     for workers in [2, 4, 7] {
         for method in methods(workers, 6000, 0.02) {
             let trace = carried(&method, workers, 6000).remove(0);
-            let taken = seconds(&trace, &Machine::infinite(), &star(workers));
+            let taken = seconds(&trace, &infinite(), &star(workers));
             let bytes = trace.bytes_received().into_iter().fold(0.0, f64::max);
-            let least = (bytes / LINK.rate).max(chain(&trace, &Machine::infinite(), LINK));
+            let least = (bytes / LINK.rate).max(chain(&trace, &infinite(), LINK));
             assert!(taken >= least * (1.0 - 1e-9), "{method}: {taken} below {least}");
         }
     }
@@ -108,7 +108,7 @@ fn messages_that_meet_at_a_link_share_it() {
         ],
         ..Trace::default()
     };
-    let replayed = replay(&trace, &Machine::infinite(), &Network::star(3, link, 2.0, false), false);
+    let replayed = replay(&trace, &infinite(), &Network::star(3, link, 2.0, false), false);
     // 18.75 MB at 125 MB/s in all, of which the first half of 12.5 MB is the other one's.
     assert!((replayed.workers[2].seconds - 0.1).abs() < 0.002, "{}", replayed.workers[2].seconds);
     assert!((replayed.workers[0].seconds - 0.15).abs() < 0.001, "{}", replayed.workers[0].seconds);
@@ -128,7 +128,7 @@ fn messages_between_two_come_in_order() {
     for factor in [1.0, 10.0, 0.1] {
         let mut network = star(2);
         network.links[2].rate *= factor;
-        let replayed = replay(&trace, &Machine::infinite(), &network, false);
+        let replayed = replay(&trace, &infinite(), &network, false);
         let long = 1e6 / (LINK.rate * factor.min(1.0));
         let answered = replayed.workers[1].seconds;
         assert!(answered >= long && answered < 1.2 * long, "{answered} s after {long} s");
@@ -144,7 +144,7 @@ fn a_burst_passes_at_once() {
             workers: vec![vec![Op::Receive { from: 1 }], vec![Op::Send { to: 0, bytes }]],
             ..Trace::default()
         };
-        let taken = seconds(&trace, &Machine::infinite(), &Network::star(2, link, 2.0, false));
+        let taken = seconds(&trace, &infinite(), &Network::star(2, link, 2.0, false));
         let expected = (f64::from(bytes) - link.burst).max(0.0) / link.rate;
         assert!((taken - expected).abs() < 1e-9, "{taken} instead of {expected}");
     }
@@ -171,7 +171,7 @@ fn losses_cost_round_trips() {
     let trace = carried(&Method::ring(), 3, 300_000).remove(0);
     let taken = |latency: f64, loss: f64| {
         let link = Link { latency, loss, ..LINK };
-        seconds(&trace, &Machine::infinite(), &Network::star(3, link, 2.0, false))
+        seconds(&trace, &infinite(), &Network::star(3, link, 2.0, false))
     };
     let cost = |latency: f64| taken(latency, 0.01) - taken(latency, 0.0);
     assert!(cost(1e-2) > cost(1e-3) && cost(1e-3) > 0.0);
@@ -196,7 +196,7 @@ fn an_oversubscribed_core_is_shared() {
     trace.workers[3] = vec![send(1)];
     trace.workers[1] = vec![Op::Receive { from: 0 }, Op::Receive { from: 3 }];
     trace.workers[0].push(Op::Receive { from: 2 });
-    let replayed = |uplink: &str| replay(&trace, &Machine::infinite(), &network(uplink), false);
+    let replayed = |uplink: &str| replay(&trace, &infinite(), &network(uplink), false);
     // Each message takes a quarter of a second. With half the rate, what crosses the core takes one after the other.
     assert!(close(replayed("1gbit").seconds(), 0.5));
     assert!(close(replayed("500mbit").seconds(), 1.0));
@@ -204,7 +204,7 @@ fn an_oversubscribed_core_is_shared() {
         let mut trace = Trace::new(4);
         trace.workers[from as usize] = vec![send(to)];
         trace.workers[to as usize] = vec![Op::Receive { from }];
-        replay(&trace, &Machine::infinite(), &network("500mbit"), false).seconds()
+        replay(&trace, &infinite(), &network("500mbit"), false).seconds()
     };
     assert!(close(alone(1, 0), 0.25));
     assert!(close(alone(0, 2), 0.5));

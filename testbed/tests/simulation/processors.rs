@@ -3,7 +3,7 @@
 use gleaner_algorithms::Method;
 use gleaner_testbed::simulation::{Link, Machine, Network, Op, Part, Trace, Work, replay};
 
-use super::{LINK, carried, close, methods, seconds, star, work};
+use super::{LINK, carried, close, infinite, methods, seconds, star, work};
 
 #[test]
 fn one_worker_takes_what_it_computes_and_no_more() {
@@ -40,7 +40,7 @@ fn parts_add_up() {
 fn timed_work_takes_longer_beside_other_work() {
     let work = |_| vec![Op::Work(Part::Select, Work::Took(0.5))];
     let trace = Trace { workers: (0..2).map(work).collect(), ..Trace::default() };
-    let machine = Machine { contention: 1.5, ..Machine::infinite() };
+    let machine = Machine { contention: 1.5, ..infinite() };
     assert!(close(seconds(&trace, &machine, &star(2)), 0.5));
     assert!(close(seconds(&trace, &machine, &Network::star(2, LINK, 2.0, true)), 0.75));
 }
@@ -48,7 +48,7 @@ fn timed_work_takes_longer_beside_other_work() {
 /// A worker that wakes up waits for a core where workers share them and all are busy, and for none where one is idle.
 #[test]
 fn who_wakes_up_waits_for_a_core() {
-    let machine = Machine { contention: 1.0, wakeup: 10_000.0, ..Machine::infinite() };
+    let machine = Machine { contention: 1.0, wakeup: 10_000.0, ..infinite() };
     let link = Link { rate: f64::INFINITY, burst: 0.0, latency: 0.0, loss: 0.0 };
     let waits = |third, shared| {
         let workers = vec![vec![Op::Send { to: 1, bytes: 1.0 }], vec![Op::Receive { from: 0 }], third];
@@ -67,7 +67,7 @@ fn messages_come_before_computing() {
     let first = vec![Op::Send { to: 1, bytes: 1.0 }, compute];
     let trace =
         Trace { workers: vec![first, vec![Op::Receive { from: 0 }], vec![compute]], ..Trace::default() };
-    let machine = Machine { contention: 1.0, message: 10_000.0, ..Machine::infinite() };
+    let machine = Machine { contention: 1.0, message: 10_000.0, ..infinite() };
     let link = Link { rate: f64::INFINITY, burst: 0.0, latency: 0.0, loss: 0.0 };
     let replayed = replay(&trace, &machine, &Network::star(3, link, 1.0, true), false);
     // Ten milliseconds on each side, whatever else wants the core; and the computing has to wait for them.
@@ -79,7 +79,7 @@ fn messages_come_before_computing() {
 /// their own begin together.
 #[test]
 fn workers_of_a_machine_begin_one_after_the_other() {
-    let machine = Machine { quantum: 1000.0, ..Machine::infinite() };
+    let machine = Machine { quantum: 1000.0, ..infinite() };
     let link = Link { rate: f64::INFINITY, burst: 0.0, latency: 0.0, loss: 0.0 };
     let ring = carried(&Method::ring(), 5, 5000).remove(0);
     // What takes no time keeps no worker waiting.
