@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::read::Run;
-use super::sample::{Axes, Kind, Sample, in_order, number, place, samples};
+use super::sample::{Axes, Sample, in_order, number, place, samples};
 use super::{exchange, fit, metrics, regression, training};
+use crate::experiment::Workload;
 use gleaner_statistics::Spread;
 
 /// A question and the numbers that answer it.
@@ -174,11 +175,11 @@ impl Figure {
 /// All figures for which there are numbers.
 pub fn figures(runs: &[Run]) -> Vec<Figure> {
     let samples = samples(runs);
-    let of = |kind: Kind| samples.iter().filter(|s| s.kind == kind).collect::<Vec<_>>();
-    let (exchanges, trainings) = (of(Kind::Exchange), of(Kind::Training));
+    let of = |workload: Workload| samples.iter().filter(|s| s.workload == workload).collect::<Vec<_>>();
+    let (exchanges, trainings) = (of(Workload::Bench), of(Workload::Train));
     let mut figures = training::figures(&trainings);
     figures.extend(metrics::figures(&trainings));
-    figures.extend(regression::figures(&of(Kind::Regression)));
+    figures.extend(regression::figures(&of(Workload::Regress)));
     figures.extend(exchange::figures(&exchanges));
     figures.extend(fit::figures(&exchanges));
     figures.retain(|figure| !figure.panels.is_empty());

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_algorithms::Method;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::metrics;
 use super::read::Run;
-use crate::experiment::OF_THE_METHOD;
+use crate::experiment::{OF_THE_METHOD, Workload};
 use crate::record::{Outcome, Record};
 use gleaner_statistics::Spread;
 use gleaner_units::{grouped, rate};
@@ -30,20 +31,11 @@ pub fn place(axis: &str) -> usize {
     FIRST.iter().position(|first| *first == axis).unwrap_or(FIRST.len())
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// It synchronises synthetic gradients: `gleaner bench`, or a peer.
-    Exchange,
-    /// It trains: `gleaner train`.
-    Training,
-    /// It trains a linear model: `gleaner regress`.
-    Regression,
-}
-
 /// One measurement that came to an end.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    pub kind: Kind,
+    /// Whether it synchronises synthetic gradients, trains, or trains a linear model, by our command or by a peer.
+    pub workload: Workload,
     /// Which run it is of, from 0.
     pub run: usize,
     /// Its place among the run's records, from 0.
@@ -82,20 +74,23 @@ pub struct Sample {
     pub metrics: BTreeMap<&'static str, f64>,
 }
 
-/// An evaluation on held-out data.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// An evaluation on held-out data, as a training prints it.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct Evaluation {
     pub step: u64,
     /// After how many seconds of training.
     pub seconds: f64,
-    /// Entries of all updates by then, as a share of an update with all.
+    /// Entries of all updates by then; of a sample as a share of an update with all.
     pub entries: Option<f64>,
+    #[serde(rename = "held_out_loss")]
     pub loss: f64,
     /// The share of examples that were classified correctly.
+    #[serde(rename = "held_out_accuracy")]
     pub accuracy: Option<f64>,
     /// The loss of the batches since the evaluation before.
     pub training_loss: Option<f64>,
     /// What a worker had received by then, in bytes.
+    #[serde(rename = "bytes_received")]
     pub bytes: Option<f64>,
 }
 
@@ -142,10 +137,11 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         ["slowest_select", "slowest_exchange", "slowest_merge"]
     };
     let whole = if training { number("seconds_iteration") } else { seconds.map(|spread| spread.value) };
-    let evaluations = object.get("evaluations").and_then(Value::as_array);
+    let evaluations = object.get("evaluations").and_then(Value::as_array).into_iter().flatten();
+    let shared = |one: Evaluation| Evaluation { entries: one.entries.zip(params).map(|(e, n)| e / n), ..one };
     let options = object.get("options").and_then(Value::as_object);
     Sample {
-        kind: if training { Kind::Training } else { Kind::Exchange },
+        workload: if training { Workload::Train } else { Workload::Bench },
         run,
         record: place,
         turn: record.turn,
@@ -163,7 +159,7 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         delivered: params.and_then(|n| Some(number("entries_per_step")? / n)),
         asked: asked(record, params, &number),
         metrics: case("synchrony").map(|_| metrics::numbers(&number)).unwrap_or_default(),
-        evaluations: evaluations.into_iter().flatten().filter_map(|e| evaluation(e, params)).collect(),
+        evaluations: evaluations.filter_map(|one| Evaluation::deserialize(one).ok().map(shared)).collect(),
     }
 }
 
@@ -174,7 +170,7 @@ fn of_epochs(sample: &mut Sample, object: &Map<String, Value>) {
         epochs.clone().filter_map(|epoch| epoch.get(name).and_then(Value::as_f64)).collect()
     };
     let mean = |name: &str| Some(Spread::mean(&all(name))?.value);
-    sample.kind = Kind::Regression;
+    sample.workload = Workload::Regress;
     sample.seconds = Spread::quartiles(&all("seconds"));
     let parts = mean("seconds").zip(mean("seconds_communication"));
     sample.parts = parts.map(|(whole, communication)| [whole - communication, communication, 0.0]);
@@ -205,18 +201,6 @@ fn training_step(number: &dyn Fn(&str) -> Option<f64>) -> Option<Spread> {
     let steps = number("steps")? - number("first_step").unwrap_or(0.0);
     let seconds = number("seconds")?;
     (steps > 0.0).then(|| Spread::exact(seconds / steps))
-}
-
-fn evaluation(value: &Value, params: Option<f64>) -> Option<Evaluation> {
-    Some(Evaluation {
-        step: value.get("step")?.as_u64()?,
-        seconds: value.get("seconds")?.as_f64()?,
-        entries: value.get("entries").and_then(Value::as_f64).zip(params).map(|(entries, n)| entries / n),
-        loss: value.get("held_out_loss")?.as_f64()?,
-        accuracy: value.get("held_out_accuracy").and_then(Value::as_f64),
-        training_loss: value.get("training_loss").and_then(Value::as_f64),
-        bytes: value.get("bytes_received").and_then(Value::as_f64),
-    })
 }
 
 /// What the busiest interface received, over all steps that were made, those of the warm-up included. None where the
@@ -267,9 +251,9 @@ pub fn number(text: &str) -> Option<f64> {
 
 /// Where several runs measured the same case, the run becomes an axis. Runs with seeds of their own go together.
 fn tell_runs_apart(samples: &mut [Sample], runs: &[Run]) {
-    type Case = (Kind, String, Axes);
+    type Case = (Workload, String, Axes);
     let mut seen: BTreeMap<Case, BTreeMap<Option<String>, BTreeSet<usize>>> = BTreeMap::new();
-    let case = |s: &Sample| (s.kind, s.method.clone(), s.axes.clone());
+    let case = |s: &Sample| (s.workload, s.method.clone(), s.axes.clone());
     for sample in samples.iter() {
         let seeds = seen.entry(case(sample)).or_default();
         seeds.entry(sample.seed.clone()).or_default().insert(sample.run);

@@ -89,8 +89,7 @@ fn curves(samples: &[&Sample]) -> [Figure; 5] {
     ]
     .map(|(id, title, (name, value, caption), along)| {
         let panels = panels(samples, None, |of_label, _| {
-            let point = |s: &Stage<'_>| Point::of(Some(s.at.value), s.value, &s.from);
-            stages(of_label, along.at, value).iter().map(point).collect()
+            stages(of_label, along.at, value).into_iter().map(|(_, point)| point).collect()
         });
         let caption = format!("{caption} {SEEDS}");
         Figure::new(id, title, Shape::Lines, (name, Unit::None), caption, panels)
@@ -109,21 +108,20 @@ fn reached(samples: &[&Sample]) -> Figure {
         let accuracy: Value = |e| e.accuracy.map(|a| -a);
         let loss: Value = |e| Some(e.loss);
         for (name, value) in [("accuracy", accuracy), ("loss", loss)] {
-            let curves: Vec<(String, Vec<Stage>)> = by_label(&members)
+            let curves: Vec<(String, Vec<(Spread, Point)>)> = by_label(&members)
                 .into_iter()
                 .map(|(label, of_label)| (label, stages(&of_label, TIME.at, value)))
                 .filter(|(_, stages)| !stages.is_empty())
                 .collect();
-            let best = |stages: &[Stage]| stages.iter().map(|s| s.value.value).fold(f64::INFINITY, f64::min);
+            let best = |stages: &[(Spread, Point)]| {
+                stages.iter().map(|(_, point)| point.spread.value).fold(f64::INFINITY, f64::min)
+            };
             let Some(target) = curves.iter().map(|(_, stages)| best(stages)).reduce(f64::max) else {
                 continue;
             };
-            let point = |stages: &[Stage]| {
-                let stage = stages.iter().find(|s| s.value.value <= target)?;
-                Some(Point::of(None, stage.at, &stage.from))
-            };
-            let series = curves.iter().filter_map(|(label, stages)| {
-                Some(Series { label: label.clone(), style: 0, points: vec![point(stages)?] })
+            let series = curves.into_iter().filter_map(|(label, stages)| {
+                let (at, point) = stages.into_iter().find(|(_, point)| point.spread.value <= target)?;
+                Some(Series { label, style: 0, points: vec![Point { x: None, spread: at, ..point }] })
             });
             let mut setting = setting.clone();
             setting.insert(format!("until held-out {name}"), written(target.abs(), 3));
@@ -219,16 +217,9 @@ fn delivered(samples: &[&Sample]) -> Figure {
         .along("steps", Unit::None)
 }
 
-/// The trainings of a method after as many steps.
-struct Stage<'a> {
-    at: Spread,
-    value: Spread,
-    from: Vec<&'a Sample>,
-}
-
-/// A stage for each step after which every one of these trainings was evaluated, so that a mean never jumps where one
-/// of them ends.
-fn stages<'a>(samples: &[&'a Sample], at: Value, value: Value) -> Vec<Stage<'a>> {
+/// A point for each step after which every one of these trainings was evaluated, so that a mean never jumps where one
+/// of them ends, and the spread of its place.
+fn stages(samples: &[&Sample], at: Value, value: Value) -> Vec<(Spread, Point)> {
     let from: Vec<&Sample> = samples.iter().copied().filter(|s| !s.evaluations.is_empty()).collect();
     let mut steps: BTreeMap<u64, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
     for evaluation in from.iter().flat_map(|s| &s.evaluations) {
@@ -240,7 +231,8 @@ fn stages<'a>(samples: &[&'a Sample], at: Value, value: Value) -> Vec<Stage<'a>>
     }
     let whole = steps.values().filter(|(places, _)| places.len() == from.len());
     let stage = |(places, values): &(Vec<f64>, Vec<f64>)| {
-        Some(Stage { at: Spread::mean(places)?, value: Spread::mean(values)?, from: from.clone() })
+        let at = Spread::mean(places)?;
+        Some((at, Point::of(Some(at.value), Spread::mean(values)?, &from)))
     };
     whole.filter_map(stage).collect()
 }
