@@ -25,6 +25,7 @@ use std::time::Duration;
 pub use case::{Case, Pattern};
 pub use chaos::{Act, Event, Properties, When};
 pub use interrupt::Interrupt;
+pub(crate) use interrupt::signals;
 pub use job::{Job, Seats};
 pub use machine::here as this_machine;
 pub(crate) use options::OF_THE_METHOD;

@@ -12,11 +12,11 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use super::qemu::PORTS;
 use super::{Ended, MachineError};
+use crate::experiment::signals;
 
 /// How long the machine may take to start, in all its starts: many times what it takes on two busy cores.
 const START: Duration = Duration::from_secs(300);
@@ -49,7 +49,8 @@ pub(super) async fn supervise(
     };
     let [out, err, status] = PORTS.map(bind);
     let ports = [out?, err?, status?];
-    let mut interrupted = pin!(interrupts()?);
+    let mut next_signal = signals().map_err(MachineError::talk)?;
+    let mut interrupted = pin!(next_signal());
     let mut place = Some(place);
     let called = Instant::now();
     let mut starts = 0;
@@ -67,7 +68,7 @@ pub(super) async fn supervise(
         };
         let ended = tokio::select! {
             ended = conversation => ended,
-            error = &mut interrupted => Err(error),
+            exit_code = &mut interrupted => Err(MachineError::Interrupted(exit_code)),
             () = console.listen(&mut child) => Err(MachineError::Other(format!(
                 "the machine ended before the command did; try other --memory and --cpus, or --verbose. The last lines of its console:\n{}",
                 console.tail()
@@ -230,21 +231,6 @@ impl Console {
         let shown: Vec<&str> = shown.map(String::as_str).collect();
         if shown.is_empty() { "(none)".into() } else { shown.join("\n") }
     }
-}
-
-/// Waits for a signal that asks this process to end.
-fn interrupts() -> Result<impl Future<Output = MachineError>, MachineError> {
-    let listen = |kind| signal(kind).map_err(MachineError::talk);
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut hang_up = listen(SignalKind::hangup())?;
-    Ok(async move {
-        MachineError::Interrupted(tokio::select! {
-            _ = interrupt.recv() => 130,
-            _ = terminate.recv() => 143,
-            _ = hang_up.recv() => 129,
-        })
-    })
 }
 
 #[cfg(test)]
