@@ -5,6 +5,7 @@ pub mod campaign;
 pub mod experiment;
 pub mod machine;
 pub mod network;
+mod ongoing;
 pub mod peers;
 pub mod record;
 pub mod report;

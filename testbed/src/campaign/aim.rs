@@ -1,33 +1,33 @@
 //! Where moments are looked for: how long parts of workers' lives were lately, and how long it takes to inject a fault.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::fault::{Fault, Phase, Plan};
 use super::marks::Marks;
 use super::{Course, middle};
 
-/// So many of the last are remembered.
+/// So many of the last count.
 const LATELY: usize = 9;
 
 /// What jobs have shown so far.
 #[derive(Debug, Default)]
 pub struct Aim {
     /// Of so many workers, the one of this rank.
-    phases: HashMap<(u32, u32, Phase), VecDeque<Duration>>,
-    faults: HashMap<Fault, VecDeque<Duration>>,
+    phases: HashMap<(u32, u32, Phase), Vec<Duration>>,
+    faults: HashMap<Fault, Vec<Duration>>,
 }
 
 impl Aim {
     /// How long a part of a worker's life may be expected to be.
     pub fn expected(&self, plan: &Plan, course: &Course) -> Duration {
-        let lately = self.phases.get(&(plan.workers, plan.victim, plan.phase));
-        lately.map_or_else(|| course.of(plan.victim, plan.phase), |lately| middle(lately.iter().copied()))
+        let seen = self.phases.get(&(plan.workers, plan.victim, plan.phase));
+        seen.map_or_else(|| course.of(plan.victim, plan.phase), |seen| lately(seen))
     }
 
     /// When to inject the fault, if the part is so long: what the fault itself takes is taken off.
     pub fn moment(&self, plan: &Plan, lasts: Duration) -> Duration {
-        let takes = self.faults.get(&plan.fault).map(|lately| middle(lately.iter().copied()));
+        let takes = self.faults.get(&plan.fault).map(|seen| lately(seen));
         lasts.mul_f64(plan.share).saturating_sub(takes.unwrap_or_default())
     }
 
@@ -38,7 +38,7 @@ impl Aim {
                 Phase::ALL.into_iter().take_while(|phase| before.is_none_or(|before| *phase < before))
             {
                 if let Some(lasted) = marks.lasted(phase) {
-                    remember(self.phases.entry((plan.workers, rank, phase)).or_default(), lasted);
+                    self.phases.entry((plan.workers, rank, phase)).or_default().push(lasted);
                 }
             }
         }
@@ -46,15 +46,12 @@ impl Aim {
 
     /// Learns how long after its moment a fault was done.
     pub fn learn_late(&mut self, fault: Fault, late: Duration) {
-        remember(self.faults.entry(fault).or_default(), late);
+        self.faults.entry(fault).or_default().push(late);
     }
 }
 
-fn remember(lately: &mut VecDeque<Duration>, one: Duration) {
-    lately.push_back(one);
-    if lately.len() > LATELY {
-        lately.pop_front();
-    }
+fn lately(seen: &[Duration]) -> Duration {
+    middle(seen.iter().rev().take(LATELY).copied())
 }
 
 #[cfg(test)]

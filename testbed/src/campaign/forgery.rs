@@ -5,14 +5,13 @@
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::network::{Node, within};
+use crate::network::{Node, sum, within};
+use crate::ongoing::Ongoing;
 
 /// What is sent in the peer's place.
 const FORGED: [u8; 4] = [0xa5; 4];
@@ -43,40 +42,8 @@ pub struct Forged {
     pub was_taken: bool,
 }
 
-/// What goes on beside a job until it is told to end, or dropped.
-pub struct Ongoing {
-    is_over: Arc<AtomicBool>,
-    /// Nothing once it has ended.
-    thread: Option<JoinHandle<Forged>>,
-}
-
-impl Ongoing {
-    /// Begins what looks often whether it is over.
-    pub fn start(work: impl FnOnce(&AtomicBool) -> Forged + Send + 'static) -> Self {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let over = is_over.clone();
-        Self { is_over, thread: Some(thread::spawn(move || work(&over))) }
-    }
-
-    /// Ends it.
-    pub fn end(mut self) -> Forged {
-        self.stop()
-    }
-
-    fn stop(&mut self) -> Forged {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
-    }
-}
-
-impl Drop for Ongoing {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
 /// Begins to change what a host receives; the bytes come from another namespace. The addresses are those of all ranks.
-pub fn start(host: &Node, outside: &Node, ranks: Vec<Ipv4Addr>) -> Result<Ongoing, String> {
+pub fn start(host: &Node, outside: &Node, ranks: Vec<Ipv4Addr>) -> Result<Ongoing<Forged>, String> {
     let all = Protocol::from(i32::from(ALL.to_be()));
     let watch = within(&host.namespace, || {
         let watch = Socket::new(Domain::PACKET, Type::DGRAM, Some(all))?;
@@ -174,11 +141,7 @@ impl Segment {
         tcp.extend(FORGED);
         let addresses = [self.to.octets(), self.from.octets()].concat();
         let pseudo = [&addresses[..], &[0, TCP, 0, tcp.len() as u8], &tcp[..]].concat();
-        let sum: u32 =
-            pseudo.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-        let folded = (sum & 0xffff) + (sum >> 16);
-        let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;
-        tcp[16..18].copy_from_slice(&checksum.to_be_bytes());
+        tcp[16..18].copy_from_slice(&(!sum(&pseudo, 0)).to_be_bytes());
         [&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, TCP, 0, 0][..], &addresses, &tcp].concat()
     }
 }
@@ -186,23 +149,6 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_goes_on_ends_when_it_is_dropped() {
-        let ended = Arc::new(AtomicBool::new(false));
-        let last = ended.clone();
-        let ongoing = Ongoing::start(move |over| {
-            while !over.load(Ordering::Relaxed) {
-                thread::sleep(Duration::from_millis(1));
-            }
-            last.store(true, Ordering::Relaxed);
-            Forged { peers: vec![1], was_taken: true }
-        });
-        drop(ongoing);
-        assert!(ended.load(Ordering::Relaxed));
-        let forged = Ongoing::start(|_| Forged { peers: vec![2], was_taken: false }).end();
-        assert_eq!(forged.peers, [2]);
-    }
 
     /// A segment from 10.77.0.1:5100 to 10.77.0.2:40000.
     #[test]

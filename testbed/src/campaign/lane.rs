@@ -8,9 +8,10 @@ use rustix::process::Pid;
 
 use super::fault::Fault;
 use super::flood::flood;
-use super::forgery::{self, Ongoing};
+use super::forgery::{self, Forged};
 use crate::Error;
 use crate::network::{Changes, Network, Node, Prepared};
+use crate::ongoing::Ongoing;
 use crate::topology::{Link, Shape, Subnet, Topology};
 use gleaner_units as units;
 
@@ -52,7 +53,7 @@ impl Lane {
     pub fn prepare(&mut self, fault: Fault, host: u32) -> Result<(), Error> {
         let name = &self.hosts[host as usize].name;
         self.prepared = Some(match fault {
-            Fault::Cut | Fault::ShortCut | Fault::MendedCut => self.network.prepare_cut(name)?,
+            Fault::Cut | Fault::ShortCut | Fault::MendedCut => self.network.plug(name, false)?,
             Fault::SlowLink => {
                 let shape = Shape { rate: Some(units::rate(SLOW)?), ..Shape::default() };
                 self.network.prepare_link(name, Link::both(shape))?
@@ -69,13 +70,13 @@ impl Lane {
     }
 
     /// Opens connections to a worker on a host, from the next one.
-    pub fn flood(&self, host: u32, process: Pid) -> Ongoing {
+    pub fn flood(&self, host: u32, process: Pid) -> Ongoing<Forged> {
         let (from, to) = (self.next(host).namespace.clone(), self.hosts[host as usize].address);
         Ongoing::start(move |over| flood(&from, to, process, over))
     }
 
     /// Changes bytes on their way to a host.
-    pub fn forge(&self, host: u32) -> Result<Ongoing, Error> {
+    pub fn forge(&self, host: u32) -> Result<Ongoing<Forged>, Error> {
         let ranks = self.hosts.iter().map(|host| host.address).collect();
         Ok(forgery::start(&self.hosts[host as usize], self.next(host), ranks)?)
     }
@@ -91,7 +92,7 @@ impl Lane {
         let name = &self.hosts[host as usize].name;
         match fault {
             Fault::SlowLink => self.network.set_link(name, Link::default())?,
-            _ => self.network.mend(name)?,
+            _ => self.network.plug(name, true)?.go()?,
         }
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! What a worker has reported of itself.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::process::Pid;
 
 use super::fault::Phase;
 
@@ -43,8 +44,8 @@ impl Marks {
         self.value(name)?.parse().ok().map(Duration::from_micros)
     }
 
-    pub fn process(&self) -> Option<i32> {
-        self.value(PROCESS)?.parse().ok()
+    pub fn process(&self) -> Option<Pid> {
+        Pid::from_raw(self.value(PROCESS)?.parse().ok()?)
     }
 
     /// The digest of its updates, if it has taken all steps.
@@ -76,26 +77,5 @@ impl Marks {
     /// How long each part of its life was, if it is over.
     pub fn phases(&self) -> Option<Vec<Duration>> {
         Phase::ALL.into_iter().map(|phase| self.lasted(phase)).collect()
-    }
-}
-
-/// A worker that is looked at often: of its file only what is new is read.
-pub struct Watch {
-    path: PathBuf,
-    file: Option<File>,
-    marks: Marks,
-}
-
-impl Watch {
-    pub fn new(folder: &Path, rank: u32) -> Self {
-        Self { path: path(folder, rank), file: None, marks: Marks::default() }
-    }
-
-    /// What it has reported so far.
-    pub fn look(&mut self) -> &Marks {
-        self.file = self.file.take().or_else(|| File::open(&self.path).ok());
-        // Until it can be read, there is nothing new.
-        let _ = self.file.as_mut().map(|file| file.read_to_string(&mut self.marks.0));
-        &self.marks
     }
 }

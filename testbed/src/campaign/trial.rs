@@ -8,17 +8,18 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use super::expected::Injected;
 use super::fault::{Fault, Phase, Plan};
-use super::forgery::{Forged, Ongoing};
+use super::forgery::Forged;
 use super::lane::Lane;
-use super::marks::{Marks, Watch};
+use super::marks::Marks;
 use super::{Course, Settings, worker};
 use crate::Error;
 use crate::experiment::worker::{MARK, end_all, find, left};
+use crate::ongoing::Ongoing;
 
 /// How often a job is looked at, and how often while its moment is waited for.
 const LOOK: Duration = Duration::from_millis(2);
@@ -80,12 +81,12 @@ pub fn run(
     let job = Job::start(folder, settings, plan, mark);
     let job = job.map_err(|error| format!("gleaner launch cannot be started: {error}"))?;
     let timeout = settings.timeout;
-    let mut trial =
-        Disturbed { lane, timeout, plan, folder, mark, job, ongoing: None, met: false, late: None };
-    let ended = trial.run(target);
+    let ended = Ended { by_itself: true, ..Ended::default() };
+    let mut trial = Disturbed { lane, timeout, plan, folder, mark, job, ongoing: None, ended };
+    let done = trial.run(target);
     let forged = trial.ongoing.take().map(Ongoing::end).unwrap_or_default();
-    let mut ended = trial.lane.restore().and(ended).inspect_err(|_| trial.job.kill())?;
-    let Disturbed { job, met, late, .. } = trial;
+    trial.lane.restore().and(done).inspect_err(|_| trial.job.kill())?;
+    let Disturbed { job, mut ended, .. } = trial;
     let (code, object, said) = job.end();
     let orphans = orphans(mark);
     let marks: Vec<Marks> = (0..plan.workers).map(|rank| Marks::read(folder, rank)).collect();
@@ -94,7 +95,7 @@ pub fn run(
     if plan.fault == Fault::Stop && ended.by_itself && others.any(|(_, marks)| !marks.has_left()) {
         ended.bound = ended.bound.saturating_sub(STOPPED);
     }
-    Ok(Ended { met, late, code, object, said, marks, forged, orphans, ..ended })
+    Ok(Ended { code, object, said, marks, forged, orphans, ..ended })
 }
 
 /// What is said of a folder that cannot be prepared.
@@ -111,24 +112,24 @@ struct Disturbed<'a> {
     folder: &'a Path,
     mark: &'a str,
     job: Job,
-    ongoing: Option<Ongoing>,
-    /// These two as [`Ended`] has them.
-    met: bool,
-    late: Option<Duration>,
+    ongoing: Option<Ongoing<Forged>>,
+    ended: Ended,
 }
 
 impl Disturbed<'_> {
     /// Injects the fault at its moment, and waits until the job has ended: for how long, and whether it ended by itself.
-    fn run(&mut self, target: Option<(&Course, Duration)>) -> Result<Ended, Error> {
+    fn run(&mut self, target: Option<(&Course, Duration)>) -> Result<(), Error> {
         let begun = Instant::now();
         let whole = target.map_or(self.timeout * 4, |(course, _)| course.whole);
-        let done = match (self.plan.fault, target) {
+        let at = match (self.plan.fault, target) {
             (Fault::None, _) | (_, None) => None,
             // It leaves before the others are ready to.
-            (Fault::Unequal, Some(_)) => Some((begun, Injected { before: None, after: Phase::Leaving })),
+            (Fault::Unequal, Some(_)) => {
+                self.ended.injected = Some(Injected { before: None, after: Phase::Leaving });
+                Some(begun)
+            }
             (_, Some((_, into))) => self.inject(whole, into)?,
         };
-        let (at, injected) = done.unzip();
         let lasts = self.plan.lasts(self.timeout);
         let mut undo = at.and_then(|at| Some(at + lasts?));
         // A silence is noticed after the time-out and diagnosed soon, the news takes at most a second, and the launcher gives all
@@ -139,19 +140,20 @@ impl Disturbed<'_> {
             Some(at) if self.ends_soon() => (at, whole + spare),
             _ => (begun, 3 * whole + lasts.unwrap_or_default() + spare),
         };
-        let mut by_itself = true;
-        while by_itself && self.job.runs() {
+        self.ended.bound = bound;
+        while self.ended.by_itself && self.job.runs() {
             if undo.is_some_and(|undo| undo <= Instant::now()) {
                 self.undo()?;
                 undo = None;
             }
             if from.elapsed() > bound {
-                by_itself = false;
+                self.ended.by_itself = false;
                 self.job.kill();
             }
             thread::sleep(LOOK);
         }
-        Ok(Ended { took: from.elapsed(), bound, by_itself, injected, ..Ended::default() })
+        self.ended.took = from.elapsed();
+        Ok(())
     }
 
     /// Whether the job must end soon after the fault, unless it is about to end.
@@ -161,13 +163,14 @@ impl Disturbed<'_> {
     }
 
     /// Waits for the moment and injects the fault, unless the job has ended before. Says when that was.
-    fn inject(&mut self, whole: Duration, into: Duration) -> Result<Option<(Instant, Injected)>, Error> {
+    fn inject(&mut self, whole: Duration, into: Duration) -> Result<Option<Instant>, Error> {
         let Plan { victim, phase, .. } = *self.plan;
         let (begun, mut due) = (Instant::now(), None);
-        let mut victim = Watch::new(self.folder, victim);
+        let folder = self.folder;
+        let look = || Marks::read(folder, victim);
         while self.job.runs() && begun.elapsed() < 3 * whole + self.timeout {
             if due.is_none()
-                && let Some(began) = victim.look().began(phase)
+                && let Some(began) = look().began(phase)
             {
                 // What has passed since.
                 let late =
@@ -176,14 +179,17 @@ impl Disturbed<'_> {
             }
             let left = due.map(|due| due.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                let before = victim.look().phase();
+                let before = look().phase();
                 let was_there = self.apply()?;
                 let at = Instant::now();
-                let after = victim.look();
-                self.met = was_there && before == Some(phase) && after.phase() == before && !after.has_left();
-                self.late = due.map(|due| at.saturating_duration_since(due));
+                let after = look();
+                let ended = &mut self.ended;
+                ended.met =
+                    was_there && before == Some(phase) && after.phase() == before && !after.has_left();
+                ended.late = due.map(|due| at.saturating_duration_since(due));
                 let after = after.phase().filter(|_| was_there);
-                return Ok(after.map(|after| (at, Injected { before, after })));
+                ended.injected = after.map(|after| Injected { before, after });
+                return Ok(after.map(|_| at));
             }
             thread::sleep(left.unwrap_or(CLOSELY).min(CLOSELY));
         }
@@ -193,10 +199,7 @@ impl Disturbed<'_> {
     /// Whether the victim was still there.
     fn apply(&mut self) -> Result<bool, Error> {
         let victim = self.plan.victim;
-        let process = || {
-            let reported = Marks::read(self.folder, victim).process().and_then(Pid::from_raw);
-            reported.or_else(|| find(self.mark, victim).ok())
-        };
+        let process = || Marks::read(self.folder, victim).process().or_else(|| find(self.mark, victim).ok());
         let signal = |signal| process().is_some_and(|process| kill_process(process, signal).is_ok());
         match self.plan.fault {
             Fault::Kill | Fault::UnreadStderr => Ok(signal(Signal::KILL)),
@@ -227,8 +230,7 @@ impl Disturbed<'_> {
 
     fn undo(&mut self) -> Result<(), Error> {
         if self.plan.fault == Fault::Pause
-            && let Some(process) =
-                Marks::read(self.folder, self.plan.victim).process().and_then(Pid::from_raw)
+            && let Some(process) = Marks::read(self.folder, self.plan.victim).process()
         {
             // It may have been ended meanwhile, which shows in what the launcher says.
             let _ = kill_process(process, Signal::CONT);

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use super::case::Pattern;
 use super::chaos::{Act, Event, When};
 use super::place::Place;
-use super::slow::Slowed;
+use super::slow::{Slowed, slowed};
 use super::worker;
 use crate::Error;
 
@@ -65,7 +65,7 @@ impl<'a> Injector<'a> {
         let missed =
             missed.map(|(Event { when, act, .. }, _)| format!("{act} {when}: the job ended before, {over}"));
         self.applied.missed.extend(missed);
-        std::mem::take(&mut self.slowed).into_values().for_each(Slowed::end);
+        self.slowed.clear();
         if let Err(refusal) = self.place.restore() {
             self.applied.lines.push(format!("the network could not be restored: {refusal}"));
         }
@@ -115,17 +115,17 @@ impl<'a> Injector<'a> {
             Act::Kill(rank) => worker::signal(self.mark, *rank, Signal::KILL),
             Act::Stop(rank) => worker::signal(self.mark, *rank, Signal::STOP),
             Act::Continue(rank) => {
-                self.slowed.remove(rank).into_iter().for_each(Slowed::end);
+                self.slowed.remove(rank);
                 worker::signal(self.mark, *rank, Signal::CONT)
             }
             Act::Slow(rank, share) => {
-                self.slowed.remove(rank).into_iter().for_each(Slowed::end);
+                self.slowed.remove(rank);
                 let worker = worker::find(self.mark, *rank)?;
-                self.slowed.insert(*rank, Slowed::start(worker, *share));
+                self.slowed.insert(*rank, slowed(worker, *share));
                 Ok(())
             }
-            Act::Cut(host) => self.place.cut(*host),
-            Act::Mend(host) => self.place.mend(*host),
+            Act::Cut(host) => self.place.plug(*host, false),
+            Act::Mend(host) => self.place.plug(*host, true),
             Act::Reshape(host, link) => self.place.reshape(*host, link),
         }
     }

@@ -45,7 +45,10 @@ impl Place {
     ) -> Result<Self, Error> {
         let topologies = match wanted {
             Wanted::Loopback => return Ok(Self(None)),
-            Wanted::Uniform(hosts) => uniform(*hosts, cases.clone())?,
+            Wanted::Uniform(hosts) => cases
+                .clone()
+                .map(|case| Ok(Topology::uniform(*hosts as usize, Subnet::default(), link(case)?)?))
+                .collect::<Result<Vec<_>, Error>>()?,
             Wanted::Topology(file) => vec![Topology::read(file)?],
         };
         let kernel = Kernel::offers()?;
@@ -115,17 +118,12 @@ impl Place {
         self.0.as_ref().map_or(Ok(None), |emulated| emulated.network.crossed())
     }
 
-    pub fn cut(&mut self, host: u32) -> Result<(), Error> {
+    /// Cuts one host's link, or joins it again.
+    pub fn plug(&mut self, host: u32, is_in: bool) -> Result<(), Error> {
         let (emulated, host) = self.host(host)?;
-        emulated.network.cut(&emulated.hosts[host].name)?;
-        emulated.cut.push(host);
-        Ok(())
-    }
-
-    pub fn mend(&mut self, host: u32) -> Result<(), Error> {
-        let (emulated, host) = self.host(host)?;
-        emulated.network.mend(&emulated.hosts[host].name)?;
+        emulated.network.plug(&emulated.hosts[host].name, is_in)?.go()?;
         emulated.cut.retain(|cut| *cut != host);
+        emulated.cut.extend((!is_in).then_some(host));
         Ok(())
     }
 
@@ -144,7 +142,7 @@ impl Place {
     pub fn restore(&mut self) -> Result<(), Error> {
         let Some(emulated) = &mut self.0 else { return Ok(()) };
         while let Some(host) = emulated.cut.last() {
-            emulated.network.mend(&emulated.hosts[*host].name)?;
+            emulated.network.plug(&emulated.hosts[*host].name, true)?.go()?;
             emulated.cut.pop();
         }
         while let Some(host) = emulated.reshaped.first() {
@@ -167,12 +165,6 @@ impl Place {
 fn too_few(workers: u32, hosts: usize) -> Error {
     let advice = "add hosts to it, or leave that case out";
     format!("a case has {workers} workers, and the topology has {hosts} hosts; {advice}").into()
-}
-
-/// The network of each case, checked.
-fn uniform<'a>(hosts: u32, cases: impl Iterator<Item = &'a Case>) -> Result<Vec<Topology>, Error> {
-    let topology = |case| Ok(Topology::uniform(hosts as usize, Subnet::default(), link(case)?)?);
-    cases.map(topology).collect()
 }
 
 /// The link that a case asks for, the same in both directions.

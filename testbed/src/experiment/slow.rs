@@ -3,12 +3,13 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::ongoing::Ongoing;
 
 /// How control groups are called in which workers are slow.
 const NAME: &str = "gleaner-slow-";
@@ -21,10 +22,10 @@ const LEAST: f64 = 1_000.0;
 /// got round to them.
 const BEAT: Duration = Duration::from_millis(50);
 
-/// What ends the slowness of a worker.
-pub struct Slowed(Box<dyn FnOnce() + Send>);
+/// What keeps a worker slow until it is dropped.
+pub type Slowed = Box<dyn Send>;
 
-/// A control group with one worker in it.
+/// A control group with one worker in it, which leaves it when this is dropped.
 struct Group {
     own: PathBuf,
     /// Where the worker was.
@@ -32,39 +33,25 @@ struct Group {
     worker: Pid,
 }
 
-impl Slowed {
-    /// Gives a worker at most this share of one processor, from now on: by a quota, or, where control groups cannot be made, by being
-    /// stopped and continued in turns.
-    pub fn start(worker: Pid, share: f64) -> Self {
-        match Group::make(worker, share) {
-            Some(group) => Self(Box::new(move || group.leave())),
-            None => Self::beat(worker, share),
+/// Gives a worker at most this share of one processor, from now on: by a quota, or, where control groups cannot be made, by being
+/// stopped and continued in turns.
+pub fn slowed(worker: Pid, share: f64) -> Slowed {
+    match Group::make(worker, share) {
+        Some(group) => Box::new(group),
+        None => Box::new(beat(worker, share)),
+    }
+}
+
+fn beat(worker: Pid, share: f64) -> Ongoing<()> {
+    Ongoing::start(move |over| {
+        let running = BEAT.mul_f64(share);
+        // It ends with the worker, too.
+        while !over.load(Ordering::Relaxed) && kill_process(worker, Signal::STOP).is_ok() {
+            thread::sleep(BEAT - running);
+            let _ = kill_process(worker, Signal::CONT);
+            thread::sleep(running);
         }
-    }
-
-    fn beat(worker: Pid, share: f64) -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let is_over = over.clone();
-        let thread = thread::spawn(move || {
-            let running = BEAT.mul_f64(share);
-            // It ends with the worker, too.
-            while !is_over.load(Ordering::Relaxed) && kill_process(worker, Signal::STOP).is_ok() {
-                thread::sleep(BEAT - running);
-                let _ = kill_process(worker, Signal::CONT);
-                thread::sleep(running);
-            }
-        });
-        Self(Box::new(move || {
-            over.store(true, Ordering::Relaxed);
-            // The thread does nothing that could panic.
-            let _ = thread.join();
-        }))
-    }
-
-    /// It may use what it can again.
-    pub fn end(self) {
-        (self.0)();
-    }
+    })
 }
 
 impl Group {
@@ -78,11 +65,7 @@ impl Group {
         let own = parent.join(format!("{NAME}{}", worker.as_raw_nonzero()));
         fs::create_dir(&own).ok()?;
         let group = Self { own, before, worker };
-        if group.fill(share, old).is_ok() {
-            return Some(group);
-        }
-        group.leave();
-        None
+        group.fill(share, old).ok().map(|()| group)
     }
 
     fn fill(&self, share: f64, old: bool) -> io::Result<()> {
@@ -96,8 +79,10 @@ impl Group {
         }
         enter(&self.own, self.worker)
     }
+}
 
-    fn leave(self) {
+impl Drop for Group {
+    fn drop(&mut self) {
         // A worker that has ended is in no group any more.
         let _ = enter(&self.before, self.worker);
         let _ = fs::remove_dir(&self.own);
@@ -206,13 +191,13 @@ mod tests {
         for by_quota in [true, false] {
             let (slow, control) = (Busy::start(), Busy::start());
             let pid = Pid::from_child(&slow.0);
-            let slowed = if by_quota { Slowed::start(pid, 0.05) } else { Slowed::beat(pid, 0.05) };
+            let slowed: Slowed = if by_quota { slowed(pid, 0.05) } else { Box::new(beat(pid, 0.05)) };
             let group = controller().and_then(|(_, old)| of(pid, old));
             if by_quota && !group.is_some_and(|group| group.contains(NAME)) {
                 gleaner_skips::skip("quotas", "control groups with quotas cannot be made here");
             }
             compared(&slow, &control, |ratio| 0.0 < ratio && ratio < 0.3);
-            slowed.end();
+            drop(slowed);
             assert_ne!(slow.stat()[0], "T", "still stopped");
             compared(&slow, &control, |ratio| ratio > 0.6);
         }

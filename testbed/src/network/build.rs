@@ -6,10 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::relay::{self, Ask};
-use super::state::State;
 use super::{
-    INTERFACE, Kernel, NetworkError, Node, Prepared, commands, downlink_port, inside, nodes, shape,
-    uplink_port,
+    INTERFACE, Kernel, Network, NetworkError, Node, Prepared, Uplink, commands, inside, nodes, shape, uplinks,
 };
 use crate::topology::{Link, Topology};
 
@@ -19,69 +17,68 @@ const AT_ONCE: usize = 64;
 /// How long the first may take to answer: longer than the second after which TCP asks again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Makes what the state asks for, and writes down every namespace before it makes it.
-pub(super) fn build(state: &mut State, kernel: &Kernel, lock: &File) -> Result<(), NetworkError> {
-    let nodes = nodes(&state.name, &state.topology);
+/// Makes what is asked for, and writes down every namespace before it makes it.
+pub(super) fn build(network: &mut Network, kernel: &Kernel, lock: &File) -> Result<(), NetworkError> {
+    let nodes = nodes(&network.name, &network.topology);
     let namespaces = nodes.iter().map(|node| node.namespace.clone());
-    for namespace in [state.name.clone()].into_iter().chain(namespaces) {
-        namespace_of_ours(state, namespace, lock)?;
+    for namespace in [network.name.clone()].into_iter().chain(namespaces) {
+        namespace_of_ours(network, namespace, lock)?;
     }
-    commands::batch("ip", &state.name, &switches(&state.topology, state.is_relayed))?;
+    commands::batch("ip", &network.name, &switches(&network.topology, network.is_relayed))?;
     for node in &nodes {
-        if state.is_relayed {
+        if network.is_relayed {
             commands::batch("ip", &node.namespace, &held(INTERFACE))?;
         }
-        commands::batch("ip", &state.name, &cable(node, state.is_relayed))?;
-        commands::batch("ip", &node.namespace, &addresses(node, &state.topology))?;
+        commands::batch("ip", &network.name, &cable(node, network.is_relayed))?;
+        commands::batch("ip", &node.namespace, &addresses(node, &network.topology))?;
     }
-    if state.is_relayed {
-        relay::start(&state.name)?;
+    if network.is_relayed {
+        relay::start(&network.name)?;
     }
     // Before they are slow or lose packets.
     all_reach_the_first(&nodes)?;
     for (number, node) in nodes.iter().enumerate() {
-        prepare(state, number, node, kernel)?.go()?;
+        prepare(network, number, node, kernel)?.go()?;
     }
-    if state.is_relayed {
-        let uplinks = state.topology.groups.iter().filter_map(|group| group.uplink);
-        for (number, link) in (nodes.len()..).zip(uplinks) {
-            Ask::Change { number, link }.prepare(&state.name)?.ask::<()>()?;
+    for (number, Uplink { link, port, core_port, .. }) in (nodes.len()..).zip(uplinks(&network.topology)) {
+        if network.is_relayed {
+            Ask::Change { number, link }.prepare(&network.name)?.ask::<()>()?;
+            continue;
         }
-    } else {
-        commands::batch("tc", &state.name, &uplinks(&state.topology, kernel))?;
+        for (port, shape) in [(port, link.up), (core_port, link.down)] {
+            commands::batch("tc", &network.name, &shaped(&port, shape::discipline(&shape, kernel)))?;
+        }
     }
-    state.complete = true;
-    Ok(state.write()?)
+    network.complete = true;
+    Ok(network.write()?)
 }
 
 /// Makes a namespace that bears the token.
-fn namespace_of_ours(state: &mut State, namespace: String, lock: &File) -> Result<(), NetworkError> {
-    state.namespaces.push(namespace.clone());
-    state.write()?;
+fn namespace_of_ours(network: &mut Network, namespace: String, lock: &File) -> Result<(), NetworkError> {
+    network.namespaces.push(namespace.clone());
+    network.write()?;
     // With the lock as its input, which no other process gets while this runs, not even if this process is killed now.
     if let Err(error) = commands::run(&["ip", "netns", "add", &namespace], Some(lock)) {
         // Another process made it since we looked: then it is not ours.
-        state.namespaces.pop();
-        state.write()?;
+        network.namespaces.pop();
+        network.write()?;
         return Err(error);
     }
-    let lines = [format!("link set dev lo alias \"{}\"", state.token), "link set dev lo up".into()];
+    let lines = [format!("link set dev lo alias \"{}\"", network.token), "link set dev lo up".into()];
     commands::batch("ip", &namespace, &lines)
 }
 
 /// The bridges, and the cables between them.
 fn switches(topology: &Topology, is_relayed: bool) -> Vec<String> {
     let mut lines = bridge("core");
-    for (i, _) in topology.groups.iter().enumerate().filter(|(_, group)| group.uplink.is_some()) {
-        lines.extend(bridge(&format!("switch{i}")));
-        let (uplink, downlink) = (uplink_port(i), downlink_port(i));
+    for Uplink { port: uplink, switch, core_port, .. } in uplinks(topology) {
+        lines.extend(bridge(&switch));
         if is_relayed {
-            lines.extend(held(&uplink).into_iter().chain(held(&downlink)));
+            lines.extend(held(&uplink).into_iter().chain(held(&core_port)));
         } else {
-            lines.push(format!("link add name {uplink} type veth peer name {downlink}"));
+            lines.push(format!("link add name {uplink} type veth peer name {core_port}"));
         }
-        lines.extend(port(&uplink, &format!("switch{i}")));
-        lines.extend(port(&downlink, "core"));
+        lines.extend(port(&uplink, &switch).into_iter().chain(port(&core_port, "core")));
     }
     lines
 }
@@ -127,14 +124,14 @@ fn addresses(node: &Node, topology: &Topology) -> Vec<String> {
 
 /// Starts what shapes a host's link in both directions; the link has that number among all.
 pub(super) fn prepare(
-    state: &State,
+    network: &Network,
     number: usize,
     node: &Node,
     kernel: &Kernel,
 ) -> Result<Prepared, NetworkError> {
-    let switches = state.name.as_str();
+    let switches = network.name.as_str();
     let at_once = format!("link set dev {INTERFACE} gso_max_size {}", shape::at_once(&node.link.up));
-    if state.is_relayed {
+    if network.is_relayed {
         let change = Ask::Change { number, link: node.link }.prepare(switches)?;
         return Prepared::start([("ip", &*node.namespace, vec![at_once])], Some(change));
     }
@@ -150,16 +147,6 @@ pub(super) fn prepare(
         ("tc", switches, shaped(&node.port, shape::discipline(down, kernel))),
     ];
     Prepared::start(programs, None)
-}
-
-fn uplinks(topology: &Topology, kernel: &Kernel) -> Vec<String> {
-    let mut lines = Vec::new();
-    for (i, group) in topology.groups.iter().enumerate() {
-        let Some(Link { up, down }) = &group.uplink else { continue };
-        lines.extend(shaped(&uplink_port(i), shape::discipline(up, kernel)));
-        lines.extend(shaped(&downlink_port(i), shape::discipline(down, kernel)));
-    }
-    lines
 }
 
 /// Out with the present discipline, and in with a new one: a bucket that is only changed keeps its queue, and never lets a packet

@@ -26,11 +26,12 @@ pub use error::NetworkError;
 pub use inside::Counters;
 pub(crate) use inside::within;
 pub use kernel::Kernel;
+pub(crate) use relay::sum;
 pub use relay::{Crossed, run as relay};
+pub use state::Network;
 
-use crate::topology::{self, Group, Link, Topology};
+use crate::topology::{self, Link, Topology};
 use commands::Batch;
-use state::State;
 
 /// The interface of every host.
 pub const INTERFACE: &str = "eth0";
@@ -66,15 +67,13 @@ pub struct Uplink {
     pub group: String,
     /// The link, as asked for: up is towards the core.
     pub link: Link,
-    /// The group's end of it.
+    /// The group's end of it, the bridge that this is a port of, and the core's end.
     #[serde(skip)]
     port: String,
-}
-
-/// An emulated network. It stays when this value is dropped, and when the process ends: [`Network::down`] removes it.
-#[derive(Debug)]
-pub struct Network {
-    state: State,
+    #[serde(skip)]
+    switch: String,
+    #[serde(skip)]
+    core_port: String,
 }
 
 impl Network {
@@ -85,7 +84,7 @@ impl Network {
         replace: bool,
         changes: Changes,
     ) -> Result<Self, NetworkError> {
-        topology::check_name(name)?;
+        topology::name(name)?;
         topology.check()?;
         let kernel = Kernel::offers()?;
         kernel.suffices(topology)?;
@@ -93,7 +92,7 @@ impl Network {
             kernel.needs("links that a relay carries", "tun", "tun")?;
         }
         let lock = state::lock()?;
-        match State::read(name)? {
+        match Self::read(name)? {
             Some(there) if replace => remove::remove(&there)?,
             Some(there) => {
                 let how = if there.complete { "" } else { ", half-made" };
@@ -110,9 +109,9 @@ impl Network {
         }
         let may_delay = changes.may_delay || topology.delays_or_loses();
         let is_relayed = changes.by_relay || may_delay && kernel.relays();
-        let mut state = State::new(name, topology, is_relayed, changes.seed)?;
-        let Err(failure) = build::build(&mut state, &kernel, &lock) else { return Ok(Self { state }) };
-        match remove::remove(&state) {
+        let mut network = Self::new(name, topology, is_relayed, changes.seed)?;
+        let Err(failure) = build::build(&mut network, &kernel, &lock) else { return Ok(network) };
+        match remove::remove(&network) {
             Ok(()) => Err(failure),
             Err(removal) => {
                 Err(format!("{failure}; and what was made by then is still there: {removal}").into())
@@ -122,20 +121,20 @@ impl Network {
 
     /// Finds a network that was made, in whole.
     pub fn find(name: &str) -> Result<Self, NetworkError> {
-        topology::check_name(name)?;
+        topology::name(name)?;
         kernel::expect_root()?;
-        let state = Self::there(name)?;
-        if state.complete {
-            return Ok(Self { state });
+        let network = Self::there(name)?;
+        if network.complete {
+            return Ok(network);
         }
         let advice =
             format!("remove it with gleaner testbed down --name {name}, or make it anew with up --replace");
         Err(NetworkError::Half(format!("the network {name} is half-made; {advice}")))
     }
 
-    fn there(name: &str) -> Result<State, NetworkError> {
-        if let Some(state) = State::read(name)? {
-            return Ok(state);
+    fn there(name: &str) -> Result<Self, NetworkError> {
+        if let Some(network) = Self::read(name)? {
+            return Ok(network);
         }
         let there = match &Self::names()?[..] {
             [] => String::new(),
@@ -147,12 +146,12 @@ impl Network {
 
     /// Removes the network and ends what runs in it.
     pub fn down(self) -> Result<(), NetworkError> {
-        Self::remove(&self.state.name)
+        Self::remove(&self.name)
     }
 
     /// Removes a network by its name, whole or half-made, and ends what runs in it.
     pub fn remove(name: &str) -> Result<(), NetworkError> {
-        topology::check_name(name)?;
+        topology::name(name)?;
         kernel::expect_root()?;
         let _lock = state::lock()?;
         remove::remove(&Self::there(name)?)
@@ -160,32 +159,28 @@ impl Network {
 
     /// What it is called.
     pub fn name(&self) -> &str {
-        &self.state.name
+        &self.name
     }
 
     /// What it looks like.
     pub fn topology(&self) -> &Topology {
-        &self.state.topology
+        &self.topology
     }
 
     /// Its hosts, in the order of their addresses.
     pub fn hosts(&self) -> Vec<Node> {
-        nodes(&self.state.name, &self.state.topology)
+        nodes(&self.name, &self.topology)
     }
 
     /// The links of groups to the core, in the order of the groups.
     pub fn uplinks(&self) -> Vec<Uplink> {
-        let groups = self.state.topology.groups.iter().enumerate();
-        let uplink = |(i, group): (usize, &Group)| {
-            Some(Uplink { group: group.name.clone(), link: group.uplink?, port: uplink_port(i) })
-        };
-        groups.filter_map(uplink).collect()
+        uplinks(&self.topology).collect()
     }
 
     /// A host by its name, or by that of its namespace.
     pub fn host(&self, name: &str) -> Result<Node, NetworkError> {
         let found = self.hosts().into_iter().find(|node| node.name == name || node.namespace == name);
-        found.ok_or_else(|| self.state.topology.unknown("host", name).into())
+        found.ok_or_else(|| self.topology.unknown("host", name).into())
     }
 
     /// The hosts as `gleaner launch --hostfile FILE --agent 'ip netns exec'` reads them.
@@ -212,7 +207,7 @@ impl Network {
 
     /// Whether a process of ours relays packets, because some links delay or lose them and the kernel has no netem.
     pub fn is_relayed(&self) -> bool {
-        self.state.is_relayed
+        self.is_relayed
     }
 
     /// What has crossed all links so far, up and down, if a process of ours relays packets: where the kernel has netem, or no link
@@ -221,7 +216,7 @@ impl Network {
     /// # Errors
     /// A process that is gone.
     pub fn crossed(&self) -> Result<Option<Crossed>, String> {
-        if !self.state.is_relayed {
+        if !self.is_relayed {
             return Ok(None);
         }
         let links: Vec<[Crossed; 2]> = relay::Ask::Crossed.prepare(self.name())?.ask()?;
@@ -242,38 +237,30 @@ impl Network {
 
     fn link_change(&mut self, host: &str, link: Link) -> Result<(File, Prepared), NetworkError> {
         let host = self.host(host)?.name;
-        let mut state = self.state.clone();
-        *state.topology.link_mut(&host)? = link;
-        state.topology.check()?;
+        let mut changed = self.clone();
+        *changed.topology.link_mut(&host)? = link;
+        changed.topology.check()?;
         let kernel = Kernel::offers()?;
-        kernel.suffices(&state.topology)?;
+        kernel.suffices(&changed.topology)?;
         if link.directions().iter().any(|shape| shape.delays_or_loses())
             && kernel.lacks("netem").is_some()
-            && !state.is_relayed
+            && !self.is_relayed
         {
-            return Err(relay::not_relayed(&state.name).into());
+            return Err(relay::not_relayed(&self.name).into());
         }
         let lock = state::lock()?;
-        state.write()?;
-        self.state = state;
+        changed.write()?;
+        *self = changed;
         let node = self.host(&host)?;
         let number = self.hosts().iter().position(|there| *there == node).unwrap_or_default();
-        Ok((lock, build::prepare(&self.state, number, &node, &kernel)?))
+        Ok((lock, build::prepare(self, number, &node, &kernel)?))
     }
 
-    /// Cuts the link of a host, as if its cable were pulled.
-    pub fn cut(&self, host: &str) -> Result<(), NetworkError> {
-        self.prepare_cut(host)?.go()
-    }
-
-    /// Prepares to cut it, so that it takes next to no time at its moment.
-    pub fn prepare_cut(&self, host: &str) -> Result<Prepared, NetworkError> {
-        self.plug(host, "down")
-    }
-
-    /// Joins the link of a host again. The kernel takes up to a second or so to use it.
-    pub fn mend(&self, host: &str) -> Result<(), NetworkError> {
-        self.plug(host, "up")?.go()
+    /// Prepares to cut the link of a host, as if its cable were pulled, or to join it again, so that it takes next to no time at its
+    /// moment. The kernel takes up to a second or so to use a link that was joined.
+    pub fn plug(&self, host: &str, is_in: bool) -> Result<Prepared, NetworkError> {
+        let line = format!("link set dev {} {}", self.host(host)?.port, if is_in { "up" } else { "down" });
+        Prepared::start([("ip", self.name(), vec![line])], None)
     }
 
     /// The hosts whose links are cut now.
@@ -286,11 +273,6 @@ impl Network {
         let is_down = |port: &str| interfaces.iter().any(|shown| shown["ifname"] == port && !is_up(shown));
         let cut = |node: Node| is_down(&node.port).then_some(node.name);
         Ok(self.hosts().into_iter().filter_map(cut).collect())
-    }
-
-    fn plug(&self, host: &str, to: &str) -> Result<Prepared, NetworkError> {
-        let line = format!("link set dev {} {to}", self.host(host)?.port);
-        Prepared::start([("ip", self.name(), vec![line])], None)
     }
 }
 
@@ -335,6 +317,18 @@ fn nodes(name: &str, topology: &Topology) -> Vec<Node> {
         .collect()
 }
 
+fn uplinks(topology: &Topology) -> impl Iterator<Item = Uplink> {
+    topology.groups.iter().enumerate().filter_map(|(i, group)| {
+        Some(Uplink {
+            group: group.name.clone(),
+            link: group.uplink?,
+            port: format!("uplink{i}"),
+            switch: format!("switch{i}"),
+            core_port: format!("downlink{i}"),
+        })
+    })
+}
+
 /// How links of a network will change, and what carries them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes {
@@ -344,16 +338,6 @@ pub struct Changes {
     pub by_relay: bool,
     /// Where random numbers start, where a process of ours makes them.
     pub seed: u64,
-}
-
-/// The core's end of that link.
-fn downlink_port(group: usize) -> String {
-    format!("downlink{group}")
-}
-
-/// The port of a group's switch that leads to the core.
-fn uplink_port(group: usize) -> String {
-    format!("uplink{group}")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Removing a network: exactly what its state names, and what still runs in it.
+//! Removing a network: exactly what its file names, and what still runs in it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,19 +7,18 @@ use std::path::Path;
 
 use gleaner_processes::{Process, end};
 
-use super::state::State;
-use super::{NetworkError, commands, inside};
+use super::{Network, NetworkError, commands, inside};
 
 /// Removes it, whether it is whole or half-made; namespaces that others made under its names stay, and are an error.
-pub(super) fn remove(state: &State) -> Result<(), NetworkError> {
-    let there = || state.namespaces.iter().filter(|namespace| inside::path(namespace).exists());
+pub(super) fn remove(network: &Network) -> Result<(), NetworkError> {
+    let there = || network.namespaces.iter().filter(|namespace| inside::path(namespace).exists());
     let (ours, others): (Vec<&String>, Vec<&String>) =
-        there().partition(|namespace| is_ours(state, namespace));
+        there().partition(|namespace| is_ours(network, namespace));
     end_processes(&ours)?;
     for namespace in &ours {
         commands::run(&["ip", "netns", "delete", namespace], None)?;
     }
-    state.forget()?;
+    network.forget()?;
     if others.is_empty() {
         return Ok(());
     }
@@ -34,10 +33,10 @@ pub(super) fn of_others(names: &[String]) -> String {
 }
 
 /// Whether this process made the namespace that now bears the name.
-fn is_ours(state: &State, namespace: &String) -> bool {
-    let unfinished = !state.complete && state.namespaces.last() == Some(namespace);
+fn is_ours(network: &Network, namespace: &String) -> bool {
+    let unfinished = !network.complete && network.namespaces.last() == Some(namespace);
     let loopback = commands::run(&["ip", "-n", namespace, "link", "show", "dev", "lo"], None);
-    unfinished || loopback.is_ok_and(|shown| shown.contains(&state.token))
+    unfinished || loopback.is_ok_and(|shown| shown.contains(&network.token))
 }
 
 /// Asks all processes in these namespaces to end, and kills those that do not: a namespace lives as long as they do.

@@ -8,7 +8,6 @@ use std::{io, thread};
 
 use serde::{Deserialize, Serialize};
 
-use super::Network;
 use crate::topology::Topology;
 
 /// Where the files are. The kernel forgets namespaces when it stops, and systems empty this directory then.
@@ -17,9 +16,10 @@ const DIRECTORY: &str = "/run/gleaner";
 /// How long another process may hold the lock.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A network as it was asked for, and how far it got.
+/// An emulated network: as it was asked for, and how far it got. It stays when this value is dropped, and when the process ends:
+/// [`Network::down`] removes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct State {
+pub struct Network {
     pub(super) name: String,
     /// Written into every namespace, so that one which another program made later under the same name is not taken for ours.
     pub(super) token: String,
@@ -37,8 +37,8 @@ pub(super) struct State {
     pub(super) seed: u64,
 }
 
-impl State {
-    /// A state in which nothing is made.
+impl Network {
+    /// One of which nothing is made.
     pub(super) fn new(name: &str, topology: &Topology, is_relayed: bool, seed: u64) -> Result<Self, String> {
         let token = Path::new("/proc/sys/kernel/random/uuid");
         let token = fs::read_to_string(token).map_err(|error| trouble(token, &error))?;
@@ -53,12 +53,12 @@ impl State {
         })
     }
 
-    /// Reads the state of a network; none where there is none.
+    /// Reads the file of a network; none where there is none.
     pub(super) fn read(name: &str) -> Result<Option<Self>, String> {
         let path = path(name);
         let Some(text) = there(&path, fs::read_to_string(&path))? else { return Ok(None) };
-        let state = serde_json::from_str(&text);
-        state.map(Some).map_err(|error| {
+        let network = serde_json::from_str(&text);
+        network.map(Some).map_err(|error| {
             let expected = "expected what gleaner testbed up writes: look at it and at ip netns, and remove both by hand";
             format!("{} is not understood: {error}; {expected}", path.display())
         })
@@ -84,9 +84,7 @@ impl State {
         let path = path(&self.name);
         there(&path, fs::remove_file(&path)).map(drop)
     }
-}
 
-impl Network {
     /// The names of all networks, half-made ones too.
     pub fn names() -> Result<Vec<String>, String> {
         let directory = Path::new(DIRECTORY);

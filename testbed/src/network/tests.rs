@@ -55,9 +55,9 @@ fn a_cut_link_carries_nothing_until_it_is_mended() {
         inside::reaches(&hosts[from].namespace, hosts[to].address, patience).unwrap()
     };
     // What is prepared changes nothing, not even when it is thrown away.
-    drop(network.prepare_cut("host1").unwrap());
+    drop(network.plug("host1", false).unwrap());
     for _ in 0..2 {
-        let cut = network.prepare_cut("host1").unwrap();
+        let cut = network.plug("host1", false).unwrap();
         assert!(network.cut_hosts().unwrap().is_empty() && reaches(0, 1, 2000));
         cut.go().unwrap();
         assert_eq!(network.cut_hosts().unwrap(), ["host1"]);
@@ -65,7 +65,7 @@ fn a_cut_link_carries_nothing_until_it_is_mended() {
         let before = network.counters("host1").unwrap();
         assert!(!reaches(0, 1, 50));
         assert_eq!(network.counters("host1").unwrap(), before);
-        network.mend("host1").unwrap();
+        network.plug("host1", true).unwrap().go().unwrap();
         assert_eq!(network.cut_hosts().unwrap(), [""; 0]);
         // The kernel looks after its interfaces once a second.
         assert!(reaches(0, 1, 2000) && reaches(1, 2, 2000));
@@ -74,7 +74,7 @@ fn a_cut_link_carries_nothing_until_it_is_mended() {
         assert!(shown(&hosts[1].namespace, INTERFACE).contains("rate 100Mbit"));
         assert!(shown(network.name(), &hosts[1].port).contains("rate 100Mbit"));
     }
-    let unknown = network.cut("host3").unwrap_err().to_string();
+    let unknown = network.plug("host3", false).unwrap_err().to_string();
     assert_eq!(unknown, "there is no host host3; there are host0, host1, host2");
 }
 

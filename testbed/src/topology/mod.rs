@@ -143,16 +143,11 @@ impl Topology {
 ///
 /// # Errors
 /// A name that cannot be part of a namespace's, with what was expected.
-pub fn name(text: &str) -> Result<String, String> {
-    check_name(text).map(|()| text.to_owned())
-}
-
-/// Refuses a name that cannot be part of a namespace's.
-pub(crate) fn check_name(name: &str) -> Result<(), String> {
+pub fn name(name: &str) -> Result<String, String> {
     let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if begins && name.chars().all(plain) && name.len() <= LONGEST_NAME {
-        Ok(())
+        Ok(name.to_owned())
     } else {
         let expected = "expected letters, digits, '-' and '_', the first one a letter or a digit";
         Err(format!("'{name}' cannot be a name; {expected}, at most {LONGEST_NAME} of them"))
@@ -171,10 +166,10 @@ fn fits(hosts: usize, subnet: Subnet) -> Result<(), String> {
 
 fn different<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), String> {
     let mut seen = HashSet::new();
-    for name in names {
-        check_name(name)?;
-        if !seen.insert(name) {
-            return Err(format!("two {what} are called {name}; expected different names"));
+    for one in names {
+        name(one)?;
+        if !seen.insert(one) {
+            return Err(format!("two {what} are called {one}; expected different names"));
         }
     }
     Ok(())

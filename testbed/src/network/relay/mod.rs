@@ -30,12 +30,12 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_current_t
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::state::{self, State};
-use super::{INTERFACE, downlink_port, inside, nodes, uplink_port};
+use super::{INTERFACE, Network, Uplink, inside, nodes, state, uplinks};
 use crate::topology::Link;
 use gleaner_statistics::random::Generator;
 pub use line::Crossed;
 use line::{Line, carry};
+pub(crate) use packet::sum;
 use tap::Tap;
 
 /// What the process says once it carries packets.
@@ -136,9 +136,9 @@ pub(super) fn start(name: &str) -> Result<(), String> {
 /// A network that is not there or is not relayed, or an interface that cannot be held.
 pub fn run(name: &str) -> Result<(), String> {
     let failed = |error: io::Error| not_started(name, &error.to_string());
-    let state = State::read(name)?.filter(|state| state.is_relayed);
-    let state = state.ok_or_else(|| not_relayed(name))?;
-    let ends = ends(&state)?;
+    let network = Network::read(name)?.filter(|network| network.is_relayed);
+    let network = network.ok_or_else(|| not_relayed(name))?;
+    let ends = ends(&network)?;
     // Where the command that removes the network finds it.
     let home = std::fs::File::open(inside::path(name)).map_err(failed)?;
     move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Network))
@@ -150,7 +150,7 @@ pub fn run(name: &str) -> Result<(), String> {
     let _ = set_current_timer_slack(NonZeroU64::new(1000));
     let (ended, ends_with) = mpsc::channel();
     let lines: Vec<[Arc<Line>; 2]> =
-        ends.into_iter().zip(0..).map(|(ends, number)| carried(ends, number, state.seed, &ended)).collect();
+        ends.into_iter().zip(0..).map(|(ends, number)| carried(ends, number, network.seed, &ended)).collect();
     thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(answer(stream, &lines))));
     // The starter waits for this line, and ends the process without it.
     let _ = writeln!(io::stdout(), "{READY}");
@@ -159,14 +159,14 @@ pub fn run(name: &str) -> Result<(), String> {
 }
 
 /// Both ends of every link: the host's and the switch's, or the group's and the core's.
-fn ends(state: &State) -> Result<Vec<[Tap; 2]>, String> {
+fn ends(network: &Network) -> Result<Vec<[Tap; 2]>, String> {
     let held = |namespace: &str, interface: &str| inside::within(namespace, || Tap::hold(interface));
     let mut ends = Vec::new();
-    for node in nodes(&state.name, &state.topology) {
-        ends.push([held(&node.namespace, INTERFACE)?, held(&state.name, &node.port)?]);
+    for node in nodes(&network.name, &network.topology) {
+        ends.push([held(&node.namespace, INTERFACE)?, held(&network.name, &node.port)?]);
     }
-    for (i, _) in state.topology.groups.iter().enumerate().filter(|(_, group)| group.uplink.is_some()) {
-        ends.push([held(&state.name, &uplink_port(i))?, held(&state.name, &downlink_port(i))?]);
+    for Uplink { port, core_port, .. } in uplinks(&network.topology) {
+        ends.push([held(&network.name, &port)?, held(&network.name, &core_port)?]);
     }
     Ok(ends)
 }

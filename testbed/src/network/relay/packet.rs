@@ -134,7 +134,7 @@ fn cut_ip(frame: &mut [u8], header: usize, from: usize) -> Range<usize> {
 }
 
 /// The sum of the Internet protocols, in ones' complement; of an even number of bytes.
-fn sum(bytes: &[u8], begun: u32) -> u16 {
+pub(crate) fn sum(bytes: &[u8], begun: u32) -> u16 {
     let words = bytes.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
     let mut sum = begun + words.sum::<u32>();
     while sum > 0xffff {
