@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use toml::Spanned;
 
-use super::case::{self, Case, Pattern};
+use super::case::{self, Axis, Case, Pattern};
 use super::chaos;
 use super::options::{FAULTS, LINK, Workload, plain};
 use super::{Experiment, Wanted, search};
@@ -22,7 +22,7 @@ use crate::Error;
 use crate::record::SEED;
 use crate::topology::Shape;
 use gleaner_units as units;
-use tables::{always_sets, is_of_tables, sets, tables};
+use tables::{is_of_tables, tables};
 
 /// Keys and values with their places.
 pub(super) type Keys = BTreeMap<Spanned<String>, Spanned<toml::Value>>;
@@ -49,7 +49,7 @@ struct File {
     only: Vec<Spanned<Keys>>,
     #[serde(default)]
     chaos: Vec<Spanned<chaos::Entry>>,
-    search: Option<Spanned<search::Entry>>,
+    search: Option<Spanned<search::Search<Keys>>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -81,13 +81,11 @@ impl Experiment {
         };
         let text = read(path)?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let mut experiment = parse(&name, &text).map_err(|error| match error {
-            Refused::Form(text) => format!("{}: {text}", path.display()),
-            Refused::Content((place, problem)) => {
-                let before = &text.as_bytes()[..place.start.min(text.len())];
-                let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-                format!("{}, line {line}: {problem}", path.display())
-            }
+        let file: File = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut experiment = checked(&name, &text, file).map_err(|(place, problem)| {
+            let before = &text.as_bytes()[..place.start.min(text.len())];
+            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            format!("{}, line {line}: {problem}", path.display())
         })?;
         if let Wanted::Topology(file) = &mut experiment.network {
             // Beside the experiment's file, wherever the command is run.
@@ -98,21 +96,8 @@ impl Experiment {
     }
 }
 
-/// Why a text is no experiment.
-#[derive(Debug)]
-enum Refused {
-    Form(String),
-    Content(Placed),
-}
-
-impl From<Placed> for Refused {
-    fn from(placed: Placed) -> Self {
-        Self::Content(placed)
-    }
-}
-
-fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
-    let file: File = toml::from_str(text).map_err(|error| Refused::Form(error.to_string()))?;
+/// The experiment of a file with this text.
+fn checked(name: &str, text: &str, file: File) -> Result<Experiment, Placed> {
     let command = command(&file.workload)?;
     let network = file.network.as_ref().map(Spanned::get_ref);
     let topology = network.and_then(|network| network.topology.clone());
@@ -129,14 +114,14 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
         for keys in patterns {
             let pattern = pattern(keys.get_ref())?;
             if !cases.iter().any(|case| pattern.fits(case)) {
-                return Err((keys.span(), fits_nothing(section)).into());
+                return Err((keys.span(), fits_nothing(section)));
             }
             fits.push(pattern);
         }
         cases.retain(|case| fits.is_empty() || fits.iter().any(|pattern| pattern.fits(case)) == keep);
     }
     let Some(most) = cases.iter().map(Case::hosts).max() else {
-        return Err((whole, "no case is left; loosen [[exclude]] and [[only]]".to_owned()).into());
+        return Err((whole, "no case is left; loosen [[exclude]] and [[only]]".to_owned()));
     };
     let place = file.network.as_ref().map_or(whole, Spanned::span);
     let wanted = match (network, topology) {
@@ -149,7 +134,7 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
     {
         let advice = "raise 'hosts' or leave it out";
         let problem = format!("{most} workers need {most} hosts, and the network has {hosts}; {advice}");
-        return Err((place, problem).into());
+        return Err((place, problem));
     }
     let chaos = checks::events(&file, &cases)?;
     checks::expect_faults(&file, &axes, &chaos)?;
@@ -158,15 +143,14 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
     let together = file.together.as_ref().map_or(command == Workload::Bench, |together| *together.get_ref());
     if let Some(asked) = file.together.as_ref().filter(|_| together && command != Workload::Bench) {
         let problem = "only methods of 'bench' take turns in one job; leave 'together' out";
-        return Err((asked.span(), problem.to_owned()).into());
+        return Err((asked.span(), problem.to_owned()));
     }
     let turns = file.turns.as_ref().map_or(3, |turns| *turns.get_ref());
     if let Some(asked) = file.turns.as_ref().filter(|_| turns == 0) {
-        return Err((asked.span(), "'turns' is 0; expected a whole number from 1 on".to_owned()).into());
+        return Err((asked.span(), "'turns' is 0; expected a whole number from 1 on".to_owned()));
     }
     let limit = file.limit.as_ref().map(|limit| {
-        let read = units::limit(limit.get_ref());
-        read.map_err(|error| (limit.span(), format!("'limit': {error}")))
+        units::limit(limit.get_ref()).map_err(|error| (limit.span(), format!("'limit': {error}")))
     });
     let jobs =
         if together { case::together(&cases) } else { cases.into_iter().map(|case| vec![case]).collect() };
@@ -175,7 +159,7 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
         if jobs.iter().any(|job| job.iter().any(fits) && !job.iter().all(fits)) {
             let problem = "its 'cases' are some methods of a job only, and what is done to a job is done to all of them; \
                            write together = false at the top";
-            return Err((entry.span(), problem.to_owned()).into());
+            return Err((entry.span(), problem.to_owned()));
         }
     }
     Ok(Experiment {
@@ -245,25 +229,20 @@ fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
 }
 
 /// The axes in the order in which they stand in the file.
-fn axes(
-    file: &File,
-    command: Workload,
-    topology: bool,
-    fixed: &Case,
-) -> Result<Vec<(String, Vec<Value>)>, Placed> {
+fn axes(file: &File, command: Workload, topology: bool, fixed: &Case) -> Result<Vec<Axis>, Placed> {
     let mut keys: Vec<_> = file.matrix.iter().collect();
     keys.sort_by_key(|(key, _)| key.span().start);
     let links = if file.network.is_some() && !topology { LINK } else { &[] };
     let known = command.options().chain(links.iter().copied()).chain(["workers", FAULTS]);
-    let mut axes: Vec<(String, Vec<Value>)> = Vec::new();
+    let mut axes: Vec<Axis> = Vec::new();
     for (key, value) in keys {
         let name = key.get_ref();
         let refuse = |problem| (value.span(), problem);
-        let fresh = |name: &str, axes: &[(String, Vec<Value>)]| {
+        let fresh = |name: &str, axes: &[Axis]| {
             let first = match fixed.0.contains_key(name) {
                 true if LINK.contains(&name) => "network",
                 true => "workload",
-                false if axes.iter().any(|axis| sets(axis, name)) => "matrix",
+                false if axes.iter().flatten().any(|value| value.contains_key(name)) => "matrix",
                 false => return Ok(()),
             };
             Err(refuse(format!("'{name}' stands in [{first}] and in [matrix]; keep one of them")))
@@ -273,27 +252,21 @@ fn axes(
         } else {
             known_key(key, "matrix", known.clone())?;
             fresh(name, &axes)?;
-            list(name, value.get_ref()).map_err(refuse)?
+            case::axis(name, list(name, value.get_ref()).map_err(refuse)?)
         };
         let repeated = values.iter().enumerate().any(|(i, value)| values[..i].contains(value));
         if values.is_empty() || repeated {
             return Err(refuse(unlike(name, value.get_ref(), "a list of different values")));
         }
-        axes.push((name.clone(), values));
+        axes.push(values);
     }
     Ok(axes)
 }
 
 /// What every case needs, filled in where it follows from the rest.
-fn need(
-    fixed: &mut Case,
-    axes: &[(String, Vec<Value>)],
-    network: Option<&Network>,
-    command: Workload,
-) -> Result<(), String> {
-    let lacks = |fixed: &Case, key: &str| {
-        !fixed.0.contains_key(key) && !axes.iter().any(|axis| always_sets(axis, key))
-    };
+fn need(fixed: &mut Case, axes: &[Axis], network: Option<&Network>, command: Workload) -> Result<(), String> {
+    let always_set = |key: &str| axes.iter().any(|axis| axis.iter().all(|value| value.contains_key(key)));
+    let lacks = |fixed: &Case, key: &str| !fixed.0.contains_key(key) && !always_set(key);
     if lacks(fixed, "workers") {
         let hosts = network.and_then(|network| network.hosts);
         if let Some(hosts) = hosts.filter(|hosts| !(1..=MOST_WORKERS).contains(&i64::from(*hosts))) {
@@ -361,33 +334,29 @@ pub(super) fn scalar(key: &str, value: &toml::Value) -> Result<Value, String> {
         toml::Value::Boolean(truth) => (*truth).into(),
         _ => return Err(refuse("a text, a number, true or false")),
     };
-    match (key, value) {
-        ("workers", toml::Value::Integer(1..=MOST_WORKERS)) => {}
-        ("workers", _) => return Err(refuse("a whole number from 1 to 1024")),
-        ("servers", toml::Value::Integer(0..=MOST_WORKERS)) | ("colocate", toml::Value::Boolean(_)) => {}
-        ("servers", _) => return Err(refuse("a whole number from 0 to 1024")),
-        ("sockets", _) => {
-            plain(&stored).parse::<Sockets>().map_err(refuse)?;
+    let expected = match (key, value) {
+        ("workers", toml::Value::Integer(1..=MOST_WORKERS)) => return Ok(stored),
+        ("workers", _) => "a whole number from 1 to 1024",
+        ("servers", toml::Value::Integer(0..=MOST_WORKERS)) => return Ok(stored),
+        ("servers", _) => "a whole number from 0 to 1024",
+        ("sockets", _) => return plain(&stored).parse::<Sockets>().map(|_| stored).map_err(refuse),
+        ("transport", _) => return plain(&stored).parse::<Preference>().map(|_| stored).map_err(refuse),
+        ("colocate" | "plain", toml::Value::Boolean(_)) | (FAULTS, toml::Value::String(_)) => {
+            return Ok(stored);
         }
-        ("transport", _) => {
-            plain(&stored).parse::<Preference>().map_err(refuse)?;
-        }
-        ("plain", toml::Value::Boolean(_)) | (FAULTS, toml::Value::String(_)) => {}
-        ("colocate" | "plain", _) => return Err(refuse("true or false")),
-        (FAULTS, _) => return Err(refuse("a text, such as \"none\" or \"cut\"")),
-        ("method", toml::Value::String(name)) if name != "all" && !name.contains(',') => {}
+        ("colocate" | "plain", _) => "true or false",
+        (FAULTS, _) => "a text, such as \"none\" or \"cut\"",
+        ("method", toml::Value::String(name)) if name != "all" && !name.contains(',') => return Ok(stored),
         ("method", _) => {
-            return Err(refuse(
-                "the name of one method; several make an axis, as in method = [\"spardl\", \"ring\"]",
-            ));
+            "the name of one method; several make an axis, as in method = [\"spardl\", \"ring\"]"
         }
-        (_, toml::Value::String(text)) if LINK.contains(&key) => check_link(key, text)?,
-        _ if LINK.contains(&key) => {
-            return Err(refuse("a text with a unit, such as \"1gbit\", \"50us\" or \"0.1%\", or a name"));
+        (_, toml::Value::String(text)) if LINK.contains(&key) => {
+            return check_link(key, text).map(|()| stored);
         }
-        _ => {}
-    }
-    Ok(stored)
+        _ if LINK.contains(&key) => "a text with a unit, such as \"1gbit\", \"50us\" or \"0.1%\", or a name",
+        _ => return Ok(stored),
+    };
+    Err(refuse(expected))
 }
 
 /// Refuses a text that is not what a property of a link is written as. Of the congestion control, the kernel knows which there are.

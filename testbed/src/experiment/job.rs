@@ -15,13 +15,13 @@ use super::case::Case;
 use super::chaos::Event;
 use super::injector::{Applied, Injector};
 use super::options::{self, plain};
-use super::place::Place;
+use super::place::{AGENT, Place};
 use super::worker::{self, MARK};
 
 /// What is run at once, and which cases that measures.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// In the order in which the program reports on them.
+    /// In the order in which the program reports on them; at least one.
     pub cases: Vec<Case>,
     /// The program and its arguments.
     pub program: Vec<OsString>,
@@ -79,22 +79,22 @@ struct Heard {
 impl Job {
     /// How many workers.
     pub fn workers(&self) -> u32 {
-        self.cases.first().map_or(1, Case::workers)
+        self.cases[0].workers()
     }
 
     /// The number of processes, each on a host of its own: workers, and servers that do not live with them.
     pub fn hosts(&self) -> u32 {
-        self.cases.first().map_or(1, Case::hosts)
+        self.cases[0].hosts()
     }
 
     fn roles(&self) -> Roles {
-        let (servers, colocated) = self.cases.first().map(Case::servers).unwrap_or_default();
+        let (servers, colocated) = self.cases[0].servers();
         Roles { servers, colocated, ..Roles::default() }
     }
 
-    /// What is run, as one would type it; the emulated hosts, which the agent reaches, are named by the hostfile `hosts`, which has a line
-    /// for each worker. Without an agent it is run on the loopback.
-    pub fn typed(&self, agent: &[String], first: Option<&Host>) -> Vec<String> {
+    /// What is run, as one would type it: on the loopback, or on emulated hosts, which are named by the hostfile `hosts`, with a line for
+    /// each worker.
+    pub fn typed(&self, is_emulated: bool) -> Vec<String> {
         if let Some(words) = &self.again {
             return words.clone();
         }
@@ -106,37 +106,16 @@ impl Job {
         {
             *first = "gleaner".into();
         }
-        let launch = |words: &[&str], last: String| -> Vec<String> {
-            let words = words.iter().map(|word| (*word).to_owned()).chain([last]);
-            words.chain(self.typed_options()).chain(["--".to_owned()]).collect()
-        };
-        let mut words: Vec<String> = match (self.seats, agent.is_empty()) {
-            (Seats::First, true) => Vec::new(),
-            (Seats::First, false) => {
-                agent.iter().cloned().chain(first.map(|host| host.name.clone())).collect()
-            }
-            (Seats::Workers, true) => launch(&["gleaner", "launch", "--workers"], self.workers().to_string()),
-            (Seats::Workers, false) => {
-                launch(&["gleaner", "launch", "--hostfile", "hosts", "--agent"], agent.join(" "))
-            }
-        };
-        words.extend(program);
-        words
-    }
-
-    fn launch_options(&self) -> impl Iterator<Item = (&'static str, &Value)> {
-        self.cases.first().into_iter().flat_map(Case::launched)
-    }
-
-    fn typed_options(&self) -> Vec<String> {
-        let Roles { servers, colocated, .. } = self.roles();
-        let mut words: Vec<String> =
-            self.launch_options().flat_map(|(name, value)| options::words(name, value)).collect();
-        if servers > 0 {
-            words.extend(["--servers".to_owned(), servers.to_string()]);
-            words.extend(colocated.then(|| "--colocate".to_owned()));
-        }
-        words
+        let (agent, workers) = (AGENT.join(" "), self.workers().to_string());
+        let on_hosts = ["--hostfile", "hosts", "--agent", &agent];
+        let on_loopback = ["--workers", &workers];
+        let place = if is_emulated { &on_hosts[..] } else { &on_loopback };
+        let case = &self.cases[0];
+        let roles = ["servers", "colocate"].into_iter().filter_map(|name| Some((name, case.0.get(name)?)));
+        let roles = roles.filter(|_| case.servers().0 > 0);
+        let options = case.launched().chain(roles).flat_map(|(name, value)| options::words(name, value));
+        let words = ["gleaner", "launch"].iter().chain(place).map(|word| (*word).to_owned());
+        words.chain(options).chain(["--".to_owned()]).chain(program).collect()
     }
 
     /// Runs it, for as long as the limit allows. `on_progress` gets steps done and to do.
@@ -151,7 +130,7 @@ impl Job {
         let clock = Instant::now();
         let mark = format!("{}-{started}", std::process::id());
         let job = launcher::Job { limit, ..self.launched(place, &mark) };
-        let methods = self.cases.len().max(1) as u64;
+        let methods = self.cases.len() as u64;
         let (steps, reported) = mpsc::channel();
         let mut heard = Heard::default();
         let (outcome, applied) = thread::scope(|scope| {
@@ -191,7 +170,7 @@ impl Job {
             let value = value.as_bool().map_or_else(|| plain(value), |is| u8::from(is).to_string());
             (format!("GLEANER_{}", name.to_uppercase()), value)
         };
-        job.env.extend(self.launch_options().map(variable));
+        job.env.extend(self.cases[0].launched().map(variable));
         let named = |host: Host| format!("{}={}", host.name, host.address.unwrap_or_default());
         let hosts: Vec<String> = place.hosts(self.hosts()).into_iter().map(named).collect();
         job.env.extend([(MARK.to_owned(), mark.to_owned()), (HOSTS.to_owned(), hosts.join(" "))]);

@@ -12,8 +12,7 @@ use super::interrupt::Interrupt;
 use super::job::{Ended, Job, Seats};
 use super::machine::Processors;
 use super::options::plain;
-use super::place::{AGENT, Place};
-use super::search::Stopped;
+use super::place::Place;
 use super::store::Store;
 use super::{Case, Experiment, Wanted, machine};
 use crate::Error;
@@ -91,11 +90,7 @@ impl Plan {
 
     /// What a job runs, as one would type it.
     pub fn typed(&self, job: &Job) -> Vec<String> {
-        let agent = match self.experiment.network {
-            Wanted::Loopback => Vec::new(),
-            Wanted::Uniform(_) | Wanted::Topology(_) => AGENT.map(String::from).into(),
-        };
-        job.typed(&agent, None)
+        job.typed(self.experiment.network != Wanted::Loopback)
     }
 
     /// Every turn and job, in the order in which they are run.
@@ -115,9 +110,19 @@ impl Plan {
         options: &Options,
         mut on_progress: impl FnMut(&Progress) + Send,
     ) -> Result<Tally, Error> {
-        let store = Store::open(&options.out, &self.experiment.texts, options.resume)?;
         let interrupt =
             Interrupt::listen().map_err(|error| format!("signals cannot be listened to: {error}"))?;
+        self.run_until(&interrupt, options, &mut on_progress)
+    }
+
+    /// The same, where signals are listened to already.
+    pub(super) fn run_until(
+        &self,
+        interrupt: &Interrupt,
+        options: &Options,
+        on_progress: &mut (dyn FnMut(&Progress) + Send),
+    ) -> Result<Tally, Error> {
+        let store = Store::open(&options.out, &self.experiment.texts, options.resume)?;
         let left = |&(turn, job): &(u32, &Job)| job.cases.iter().any(|case| !store.has(case, turn));
         let mut sequence: Vec<(u32, Job)> = self
             .sequence()
@@ -126,11 +131,11 @@ impl Plan {
             .collect();
         let tally = Tally { before: store.records.len(), torn: store.torn, ..Tally::default() };
         if let Some(search) = &self.experiment.search {
-            match search.find_numbers(self, &mut sequence, options, &mut on_progress) {
-                Ok(()) => {}
-                Err(Stopped::Signal(code)) => return Ok(Tally { interrupted: Some(code), ..tally }),
-                Err(Stopped::Failed(error)) => return Err(error),
+            let found = search.find_numbers(self, &mut sequence, interrupt, options, &mut *on_progress);
+            if let Some(code) = interrupt.code() {
+                return Ok(Tally { interrupted: Some(code), ..tally });
             }
+            found?;
         }
         if sequence.is_empty() {
             return Ok(tally);
@@ -159,11 +164,10 @@ impl Plan {
 impl Job {
     /// The job in which this program, which is `gleaner`, measures cases that differ in the method only.
     pub fn ours(program: &Path, cases: &[Case]) -> Self {
-        let methods: Vec<String> = cases.iter().map(Case::method).collect();
-        let command = cases.first().and_then(|case| case.0.get("command")).map(plain).unwrap_or_default();
-        let mut words: Vec<OsString> = vec![program.into()];
-        words.extend([command, "--json".into(), "--method".into(), methods.join(",")].map(OsString::from));
-        words.extend(cases.first().map(Case::words).unwrap_or_default().into_iter().map(OsString::from));
+        let command = cases[0].0.get("command").map(plain).unwrap_or_default();
+        let words = [command, "--json".into(), "--method".into(), methods(cases, ",")].into_iter();
+        let words = words.chain(cases[0].words()).map(OsString::from);
+        let words = std::iter::once(program.into()).chain(words).collect();
         Job { cases: cases.to_vec(), program: words, env: Vec::new(), seats: Seats::Workers, again: None }
     }
 
@@ -172,27 +176,30 @@ impl Job {
         let cases: Vec<Case> = self.cases.iter().filter(|case| !is_there(case)).cloned().collect();
         let mut job = self.clone();
         if let Some(place) = self.program.iter().position(|word| word == "--method")
-            && let Some(methods) = job.program.get_mut(place + 1)
+            && let Some(named) = job.program.get_mut(place + 1)
         {
-            *methods = cases.iter().map(Case::method).collect::<Vec<_>>().join(",").into();
+            *named = methods(&cases, ",").into();
         }
         Job { cases, ..job }
     }
 
     /// For a bar: the methods, and the number of workers.
     fn label(&self) -> String {
-        let methods: Vec<String> = self.cases.iter().map(Case::method).collect();
-        format!("{}, {} workers", methods.join(" "), self.workers())
+        format!("{}, {} workers", methods(&self.cases, " "), self.workers())
     }
 }
 
+fn methods(cases: &[Case], between: &str) -> String {
+    cases.iter().map(Case::method).collect::<Vec<_>>().join(between)
+}
+
 /// A run under way.
-struct Course<'a, F> {
+struct Course<'a> {
     plan: &'a Plan,
     store: Store,
     place: Place,
-    interrupt: Interrupt,
-    on_progress: F,
+    interrupt: &'a Interrupt,
+    on_progress: &'a mut (dyn FnMut(&Progress) + Send),
     machine: Machine,
     commit: Option<String>,
     tally: Tally,
@@ -200,7 +207,7 @@ struct Course<'a, F> {
     took: Vec<f64>,
 }
 
-impl<F: FnMut(&Progress) + Send> Course<'_, F> {
+impl Course<'_> {
     fn all(&mut self, sequence: &[(u32, Job)]) -> Result<(), Error> {
         let of = self.plan.jobs.len() * self.plan.experiment.turns as usize;
         for (number, (turn, job)) in sequence.iter().enumerate() {
@@ -250,7 +257,7 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
         ended: &Ended,
         (traffic, relay): (&[Traffic], Option<Relayed>),
     ) -> Result<(), Error> {
-        let command = job.typed(&self.place.agent(), self.place.hosts(1).first());
+        let command = self.plan.typed(job);
         let is_deadly = chaos::is_deadly(&ended.applied.acts);
         let mut records = Vec::new();
         for (number, case) in job.cases.iter().enumerate() {

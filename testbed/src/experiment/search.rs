@@ -10,6 +10,7 @@ use toml::Spanned;
 use super::Experiment;
 use super::case::Case;
 use super::file::{Keys, Placed, scalar};
+use super::interrupt::Interrupt;
 use super::job::Job;
 use super::run::{Options, Plan, Progress};
 use super::store::Store;
@@ -25,9 +26,10 @@ const TRIALS: &str = "search";
 /// Closer than this the ends of the range are not brought.
 const NARROW: f64 = 1.02;
 
-/// How a number is searched for. What is measured has to fall as it rises.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Search {
+/// How a number is searched for. What is measured has to fall as it rises. A file has it with the places of its options.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Search<Values = BTreeMap<String, Value>> {
     /// The range.
     pub from: f64,
     /// Its end.
@@ -37,27 +39,15 @@ pub struct Search {
     /// How far it may be from the aim, as a share of it.
     within: f64,
     /// What a case has instead, where it is the aim.
-    aim: BTreeMap<String, Value>,
+    aim: Values,
     /// What all trials have instead.
-    trial: BTreeMap<String, Value>,
-}
-
-/// `[search]` as it is written.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Entry {
-    from: f64,
-    to: f64,
-    number: String,
-    within: f64,
-    aim: Keys,
     #[serde(default)]
-    trial: Keys,
+    trial: Values,
 }
 
-impl Entry {
+impl Search<Keys> {
     /// The search, for cases with options of these names.
-    pub fn checked(
+    pub(super) fn checked(
         entry: &Spanned<Self>,
         known: impl Fn(&Spanned<String>) -> Result<(), Placed>,
     ) -> Result<Search, Placed> {
@@ -94,41 +84,27 @@ fn filled(case: &Case, number: f64) -> Case {
     Case(case.0.iter().map(|(key, value)| (key.clone(), fill(value))).collect())
 }
 
-/// Why a search was left.
-#[derive(Debug)]
-pub(super) enum Stopped {
-    /// By a signal, whose exit code this is.
-    Signal(u8),
-    /// By what went wrong.
-    Failed(Error),
-}
-
-impl From<Error> for Stopped {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
 /// What measures a case by this program.
-type Trials<'a> = &'a mut dyn FnMut(&OsStr, &Case) -> Result<Outcome, Stopped>;
+type Trials<'a> = &'a mut dyn FnMut(&OsStr, &Case) -> Result<Outcome, Error>;
 
 impl Search {
-    /// Finds the numbers that jobs lack, and puts them into their commands.
+    /// Finds the numbers that jobs lack, and puts them into their commands. A signal ends it as an error does.
     pub(super) fn find_numbers(
         &self,
         plan: &Plan,
         sequence: &mut [(u32, Job)],
+        interrupt: &Interrupt,
         options: &Options,
         on_progress: &mut (dyn FnMut(&Progress) + Send),
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), Error> {
         let options = Options { out: options.out.join(TRIALS), resume: true, ..options.clone() };
         let experiment = Experiment { turns: 1, chaos: Vec::new(), search: None, ..plan.experiment.clone() };
         // A run of its own, whose measurements lie beside those of the plan, unless it was measured before.
-        let mut measure = |program: &OsStr, case: &Case| -> Result<Outcome, Stopped> {
+        let mut measure = |program: &OsStr, case: &Case| -> Result<Outcome, Error> {
             let jobs = vec![Job::ours(program.as_ref(), std::slice::from_ref(case))];
             let one = Plan { jobs, experiment: experiment.clone() };
-            if let Some(code) = one.run(&options, &mut *on_progress)?.interrupted {
-                return Err(Stopped::Signal(code));
+            if one.run_until(interrupt, &options, &mut *on_progress)?.interrupted.is_some() {
+                return Err("interrupted".into());
             }
             let found = Store::read(&options.out)?.into_iter().find(|record| record.case == case.0);
             let none = Outcome::Failed { exit_code: 1, reason: "it left no measurement".into() };
@@ -141,23 +117,17 @@ impl Search {
             let trial = case.with(&self.trial);
             let number = match found.iter().find(|(other, _)| *other == trial) {
                 Some((_, number)) => *number,
-                None => {
-                    let program: &OsStr = job.program.first().map_or("".as_ref(), |name| name.as_os_str());
-                    self.bisect(&mut measure, program, &trial)?
-                }
+                None => self.bisect(&mut measure, &job.program[0], &trial)?,
             };
             found.push((trial, number));
-            for word in &mut job.program {
-                if let Some(text) = word.to_str().filter(|text| text.contains(UNKNOWN)) {
-                    *word = text.replace(UNKNOWN, &number.to_string()).into();
-                }
-            }
+            let cases: Vec<Case> = job.cases.iter().map(|case| filled(case, number)).collect();
+            job.program = Job::ours(job.program[0].as_ref(), &cases).program;
         }
         Ok(())
     }
 
     /// The number for a trial's case.
-    fn bisect(&self, measure: Trials<'_>, program: &OsStr, trial: &Case) -> Result<f64, Stopped> {
+    fn bisect(&self, measure: Trials<'_>, program: &OsStr, trial: &Case) -> Result<f64, Error> {
         let number = |outcome: &Outcome| match outcome {
             Outcome::Done(report) => report.get(&self.number)?.as_f64(),
             Outcome::Failed { .. } => None,
@@ -171,8 +141,7 @@ impl Search {
             };
             let (case, number) = (of_aim.method(), &self.number);
             let expected = "expected a measurement that ends well and prints this number";
-            let none = format!("the search has no aim: {case} has no '{number}'{reason}; {expected}");
-            return Err(Error::from(none).into());
+            return Err(format!("the search has no aim: {case} has no '{number}'{reason}; {expected}").into());
         };
         let (mut low, mut high) = (self.from, self.to);
         loop {
@@ -187,9 +156,10 @@ impl Search {
                 let Self { from, to, number, .. } = self;
                 let expected = "expected a range that holds one, and a number that falls as the value rises";
                 let last = format!("the last tried, {value}, brought {found}");
-                let none =
-                    format!("no value from {from} to {to} brings '{number}' to {aim}; {last}; {expected}");
-                return Err(Error::from(none).into());
+                return Err(format!(
+                    "no value from {from} to {to} brings '{number}' to {aim}; {last}; {expected}"
+                )
+                .into());
             }
             (low, high) = if found > aim { (value, high) } else { (low, value) };
         }

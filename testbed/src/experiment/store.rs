@@ -71,10 +71,8 @@ impl Store {
     /// A file that is not there or holds something else.
     pub fn read(directory: &Path) -> Result<Vec<Record>, Error> {
         let path = directory.join(record::FILE);
-        match fs::read(&path) {
-            Ok(bytes) => whole_lines(&bytes, &path).map(|(records, _)| records),
-            Err(source) => Err(system(&path, "read")(source)),
-        }
+        let bytes = fs::read(&path).map_err(system(&path, "read"))?;
+        Ok(whole_lines(&bytes, &path)?.0)
     }
 
     /// Whether there is a record of this case in this turn.
@@ -89,14 +87,14 @@ impl Store {
     pub fn append(&mut self, records: Vec<Record>) -> Result<(), Error> {
         let mut lines = Vec::new();
         for record in &records {
-            serde_json::to_writer(&mut lines, record).map_err(|e| self.refused(e.into()))?;
+            serde_json::to_writer(&mut lines, record).map_err(|e| system(&self.path, "written")(e.into()))?;
             lines.push(b'\n');
         }
         let written = self.file.write_all(&lines).and_then(|()| self.file.sync_data());
         if let Err(refusal) = written {
             // Half a line would be dropped by the next run as well; without it, the file is whole for every reader.
             let _ = self.rewind();
-            return Err(self.refused(refusal));
+            return Err(system(&self.path, "written")(refusal));
         }
         self.length += lines.len() as u64;
         self.records.extend(records);
@@ -107,10 +105,6 @@ impl Store {
     fn rewind(&mut self) -> io::Result<()> {
         self.file.set_len(self.length)?;
         self.file.seek(io::SeekFrom::End(0)).map(|_| ())
-    }
-
-    fn refused(&self, source: io::Error) -> Error {
-        system(&self.path, "written")(source)
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use toml::Spanned;
 
-use super::super::case::Case;
+use super::super::case::{Axis, Case};
 use super::super::chaos;
 use super::super::options::{FAULTS, LINK, NO_FAULT, Workload, plain};
 use super::super::search;
@@ -27,12 +27,8 @@ pub fn events(file: &File, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> 
 }
 
 /// Each value of the axis of faults needs a `[[chaos]]` whose `cases` have it.
-pub fn expect_faults(
-    file: &File,
-    axes: &[(String, Vec<Value>)],
-    chaos: &[chaos::Event],
-) -> Result<(), Placed> {
-    let faults = axes.iter().filter(|(name, _)| name == FAULTS).flat_map(|(_, values)| values);
+pub fn expect_faults(file: &File, axes: &[Axis], chaos: &[chaos::Event]) -> Result<(), Placed> {
+    let mut faults = axes.iter().flatten().filter_map(|value| value.get(FAULTS));
     let is_defined = |fault: &&Value| {
         let has =
             |event: &chaos::Event| event.cases.0.get(FAULTS).is_some_and(|values| values.contains(fault));
@@ -41,9 +37,9 @@ pub fn expect_faults(
     let place = file.matrix.iter().find(|(key, _)| key.get_ref() == FAULTS).map(|(_, value)| value.span());
     let expected =
         "\"none\", or what stands in the 'cases' of a [[chaos]], as in cases = { faults = \"cut\" }";
-    match faults.into_iter().find(|fault| !is_defined(fault)) {
+    match faults.find(|fault| !is_defined(fault)) {
         None => Ok(()),
-        Some(fault) => Err((place.unwrap_or_default(), unlike(FAULTS, fault, expected))),
+        Some(fault) => Err((place.unwrap_or_else(|| file.workload.span()), unlike(FAULTS, fault, expected))),
     }
 }
 
@@ -121,7 +117,7 @@ pub fn searched(file: &File, cases: &[Case], command: Workload) -> Result<Option
     match &file.search {
         Some(entry) if is_needed => {
             let known = |key: &Spanned<String>| known_key(key, "search", command.options());
-            search::Entry::checked(entry, known).map(Some)
+            search::Search::checked(entry, known).map(Some)
         }
         None if !is_needed => Ok(None),
         _ => Err((

@@ -39,15 +39,17 @@ bandwidth = "10mbit"
 "#;
 
 fn parsed(text: &str) -> Experiment {
-    parse("test", text).unwrap()
+    checked("test", text, toml::from_str(text).unwrap()).unwrap()
 }
 
 /// The line that is refused, and the sentence.
 fn refused(text: &str) -> (usize, String) {
-    match parse("test", text).unwrap_err() {
-        Refused::Form(text) => (0, text),
-        Refused::Content((place, problem)) => (text[..place.start].matches('\n').count() + 1, problem),
-    }
+    let file = match toml::from_str(text) {
+        Ok(file) => file,
+        Err(error) => return (0, error.to_string()),
+    };
+    let (place, problem) = checked("test", text, file).unwrap_err();
+    (text[..place.start].matches('\n').count() + 1, problem)
 }
 
 /// A file with one part replaced is refused at this line, in a sentence with these words.
@@ -335,7 +337,8 @@ fn the_file_in_the_book_is_one_and_so_is_its_chaos() {
     assert_eq!((cases, experiment.turns, experiment.chaos.len()), (2 * 2 * 3 * 2 - 4, 3, 2));
     assert_eq!(experiment.network, Wanted::Uniform(6));
     for option in ["clip_local", "seed"].map(|option| format!("\n{option} = 1\n")) {
-        let known = parse("test", &whole.replace("\nsteps = 20\n", &option)).is_ok();
+        let text = whole.replace("\nsteps = 20\n", &option);
+        let known = checked("test", &text, toml::from_str(&text).unwrap()).is_ok();
         assert_eq!(known, option.contains("seed"));
     }
 }
