@@ -1,7 +1,7 @@
 //! A simulated step as a picture: ranks as rows, time to the right, what each is busy with.
 
 use gleaner_charts::{Axis, DrawError, Fill, Row, Rows};
-use gleaner_testbed::simulation::{Busy, Lived, Network, Part, Replayed};
+use gleaner_testbed::simulation::{Lived, Network, Part, Replayed};
 
 pub const MOST_WORKERS: u32 = 64;
 
@@ -9,10 +9,10 @@ const WIDTH: i32 = 1000;
 /// All rows together are about so high.
 const HIGH: i32 = 640;
 
-const KINDS: [(Busy, Fill, &str); 3] = [
-    (Busy::On(Part::Select), Fill::SELECT, "selects and encodes"),
-    (Busy::On(Part::Merge), Fill::MERGE, "merges and commits"),
-    (Busy::Waiting, Fill::REST, "waits"),
+const KINDS: [(Option<Part>, Fill, &str); 3] = [
+    (Some(Part::Select), Fill::SELECT, "selects and encodes"),
+    (Some(Part::Merge), Fill::MERGE, "merges and commits"),
+    (None, Fill::REST, "waits"),
 ];
 
 pub fn svg(method: &str, replayed: &Replayed, network: &Network) -> Result<String, DrawError> {
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn the_axis_has_the_scale_of_the_bars() {
         let worker = |start: f64, end: f64| {
-            let spans = vec![Span { start, end, busy: Busy::On(Part::Select) }];
+            let spans = vec![Span { start, end, busy: Some(Part::Select) }];
             Lived { seconds: end - start, spans, ..Lived::default() }
         };
         let replayed = Replayed { workers: vec![worker(0.0, 1e-3), worker(9e-3, 10e-3)] };

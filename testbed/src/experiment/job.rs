@@ -160,11 +160,12 @@ impl Job {
 
     fn launched(&self, place: &Place, mark: &str) -> launcher::Job {
         let count = if self.seats == Seats::First { 1 } else { self.hosts() };
-        let mut hosts: Vec<Host> = place.hosts(count);
+        let (mut hosts, mut agent) = (place.hosts(count), AGENT.map(String::from).to_vec());
         if hosts.is_empty() {
             hosts.push(Host { slots: count, ..Host::new("localhost") });
+            agent.clear();
         }
-        let mut job = launcher::Job::on(hosts, place.agent(), self.program.clone());
+        let mut job = launcher::Job::on(hosts, agent, self.program.clone());
         job.env.clone_from(&self.env);
         let variable = |(name, value): (&str, &Value)| {
             let value = value.as_bool().map_or_else(|| plain(value), |is| u8::from(is).to_string());

@@ -79,11 +79,6 @@ impl Place {
         self.0.iter().flat_map(|emulated| &emulated.hosts).take(count as usize).map(host).collect()
     }
 
-    /// The command that reaches a host; empty on the loopback.
-    pub fn agent(&self) -> Vec<String> {
-        self.0.iter().flat_map(|_| AGENT.map(String::from)).collect()
-    }
-
     /// Gives the links what this case says.
     pub fn shape(&mut self, case: &Case) -> Result<(), Error> {
         let Some(emulated) = self.0.as_mut().filter(|emulated| emulated.uniform) else { return Ok(()) };

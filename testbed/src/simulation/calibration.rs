@@ -5,13 +5,10 @@
 //! processor cannot take each other's place. What the measurements do not say stays as it was: each number is held at where
 //! it started by a weak spring.
 
-use std::num::NonZero;
-use std::sync::{Mutex, PoisonError};
-use std::thread;
-
 use super::machine::{Machine, NUMBERS};
 use super::measured::Measured;
 use super::network::Network;
+use super::on_all_cores;
 use super::replay::{Replayed, replay};
 use super::trace::Trace;
 
@@ -150,17 +147,7 @@ fn residuals(cases: &[Prepared], numbers: &[f64; NUMBERS], origin: &[f64; NUMBER
     };
     // In the order of the cases, in whichever order they are found.
     let mut found = vec![[0.0; 3]; cases.len()];
-    let places = Mutex::new(cases.iter().zip(&mut found));
-    let next = || places.lock().unwrap_or_else(PoisonError::into_inner).next();
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
-            scope.spawn(|| {
-                while let Some((case, error)) = next() {
-                    *error = of(case);
-                }
-            });
-        }
-    });
+    on_all_cores(cases.iter().zip(&mut found), |(case, error)| *error = of(case));
     let mut errors = found.concat();
     errors.extend(numbers.iter().zip(origin).map(|(number, start)| SPRING * (number - start)));
     errors

@@ -19,6 +19,9 @@ mod trace;
 mod wire;
 
 use std::borrow::Cow;
+use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use gleaner_algorithms::Method;
 
@@ -28,7 +31,7 @@ pub use executed::Source;
 pub use machine::Machine;
 pub use network::{Host, Link, Network};
 pub use overlap::Overlap;
-pub use replay::{Busy, Lived, Replayed, Span, replay};
+pub use replay::{Lived, Replayed, Span, replay};
 pub use trace::{Handled, Op, Part, Trace, Work};
 
 /// Where the messages of a step, and the work on them, come from.
@@ -106,4 +109,19 @@ pub fn traces_on<'a>(
         return Ok((vec![trace], Cow::Owned(one)));
     }
     Ok((traces(method, (workers, n), workload, source)?, Cow::Borrowed(network)))
+}
+
+/// Does the same to all of these, on all cores.
+fn on_all_cores<T>(all: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+    let all = Mutex::new(all);
+    let next = || all.lock().unwrap_or_else(PoisonError::into_inner).next();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                while let Some(one) = next() {
+                    work(one);
+                }
+            });
+        }
+    });
 }

@@ -4,7 +4,6 @@
 //! them, and the others wait. So each piece of work takes as long as beside the work of others, and it need not be known what an
 //! entry costs. It says what this machine takes, and only while nothing else runs on it.
 
-use std::num::NonZero;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -16,9 +15,9 @@ use gleaner_algorithms::residual::{Lent, Residual};
 use gleaner_algorithms::schedule::Outgoing;
 use gleaner_algorithms::{Membership, Method, Rank};
 
-use super::Steps;
 use super::executed::Source;
 use super::trace::{Op, Part, Trace, Work};
+use super::{Steps, on_all_cores};
 use crate::Error;
 
 /// Entries of all workers' gradients together, at most: each takes about 16 bytes.
@@ -52,7 +51,8 @@ pub(super) fn traces(
             })
             .unzip();
         for step in 0..u64::from(steps.warm_up) + u64::from(steps.counted) {
-            fill(&mut gradients, step, source);
+            let ranks = (0..).zip(&mut gradients);
+            on_all_cores(ranks, |(rank, gradient): (u32, &mut Vec<f32>)| source(rank, step, gradient));
             // A worker that has ended early says why.
             tasks.iter().zip(gradients.drain(..)).for_each(|(task, gradient)| drop(task.send(gradient)));
             let mut done = Vec::new();
@@ -76,19 +76,6 @@ pub(super) fn traces(
         }
         Ok(traces)
     })
-}
-
-/// Makes all gradients of a step, on all cores.
-fn fill(gradients: &mut [Vec<f32>], step: u64, source: Source<'_>) {
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let each = gradients.len().div_ceil(cores).max(1);
-    thread::scope(|scope| {
-        for (first, gradients) in (0u32..).step_by(each).zip(gradients.chunks_mut(each)) {
-            scope.spawn(move || {
-                (first..).zip(gradients).for_each(|(rank, gradient)| source(rank, step, gradient));
-            });
-        }
-    });
 }
 
 /// Where a worker's messages go and come from, by the other's rank.

@@ -13,15 +13,6 @@ use super::network::Network;
 use super::trace::{Op, Part, Trace, Work};
 use super::wire::{Flight, Wires};
 
-/// What a worker is busy with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Busy {
-    /// Work of this part.
-    On(Part),
-    /// Waiting for a message.
-    Waiting,
-}
-
 /// A stretch of a worker's time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
@@ -29,8 +20,8 @@ pub struct Span {
     pub start: f64,
     /// As `start`.
     pub end: f64,
-    /// With what.
-    pub busy: Busy,
+    /// With what; nothing while the worker waits for a message.
+    pub busy: Option<Part>,
 }
 
 /// The step of one worker.
@@ -322,7 +313,7 @@ impl Replay<'_> {
                 let worker = &mut self.workers[to];
                 if worker.waiting == Some(from as u32) {
                     worker.waiting = None;
-                    self.lived(to, Busy::Waiting);
+                    self.lived(to, None);
                     self.go_on(to);
                 } else {
                     *worker.mail.entry(from as u32).or_default() += 1;
@@ -343,7 +334,7 @@ impl Replay<'_> {
         match done.what {
             Task::Main(rank) => {
                 if let Op::Work(part, _) = self.trace.workers[rank][self.workers[rank].next - 1] {
-                    self.lived(rank, Busy::On(part));
+                    self.lived(rank, Some(part));
                 }
                 self.go_on(rank);
             }
@@ -408,13 +399,13 @@ impl Replay<'_> {
     }
 
     /// Since the last time, a worker was busy with this.
-    fn lived(&mut self, rank: usize, busy: Busy) {
+    fn lived(&mut self, rank: usize, busy: Option<Part>) {
         let worker = &mut self.workers[rank];
         let (start, end) = (std::mem::replace(&mut worker.since, self.now), self.now);
         let part = match busy {
-            Busy::On(Part::Select) => &mut worker.lived.select,
-            Busy::On(Part::Merge) => &mut worker.lived.merge,
-            Busy::Waiting => &mut worker.lived.exchange,
+            Some(Part::Select) => &mut worker.lived.select,
+            Some(Part::Merge) => &mut worker.lived.merge,
+            None => &mut worker.lived.exchange,
         };
         *part += end - start;
         if !self.spans || end <= start {
