@@ -97,15 +97,15 @@ impl Pattern {
 }
 
 /// What varies: its values, each of which sets one option or several, by their names.
-pub type Axis = Vec<BTreeMap<String, Value>>;
+pub type AxisValues = Vec<BTreeMap<String, Value>>;
 
 /// An axis of one option.
-pub fn axis(name: &str, values: Vec<Value>) -> Axis {
+pub fn axis(name: &str, values: Vec<Value>) -> AxisValues {
     values.into_iter().map(|value| [(name.to_owned(), value)].into()).collect()
 }
 
 /// All combinations of the axes' values with the fixed ones. The last axis turns fastest.
-pub fn product(fixed: &Case, axes: &[Axis]) -> Vec<Case> {
+pub fn product(fixed: &Case, axes: &[AxisValues]) -> Vec<Case> {
     axes.iter().fold(vec![fixed.clone()], |cases, axis| {
         cases.iter().flat_map(|case| axis.iter().map(|value| case.with(value))).collect()
     })
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    fn counted(name: &str, count: usize) -> Axis {
+    fn counted(name: &str, count: usize) -> AxisValues {
         axis(name, (0..count).map(|i| json!(format!("{name}{i}"))).collect())
     }
 

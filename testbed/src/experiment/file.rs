@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use toml::Spanned;
 
-use super::case::{self, Axis, Case, Pattern};
+use super::case::{self, AxisValues, Case, Pattern};
 use super::chaos;
 use super::options::{FAULTS, LINK, Workload, plain};
 use super::{Experiment, Wanted, search};
@@ -229,16 +229,16 @@ fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
 }
 
 /// The axes in the order in which they stand in the file.
-fn axes(file: &File, command: Workload, topology: bool, fixed: &Case) -> Result<Vec<Axis>, Placed> {
+fn axes(file: &File, command: Workload, topology: bool, fixed: &Case) -> Result<Vec<AxisValues>, Placed> {
     let mut keys: Vec<_> = file.matrix.iter().collect();
     keys.sort_by_key(|(key, _)| key.span().start);
     let links = if file.network.is_some() && !topology { LINK } else { &[] };
     let known = command.options().chain(links.iter().copied()).chain(["workers", FAULTS]);
-    let mut axes: Vec<Axis> = Vec::new();
+    let mut axes: Vec<AxisValues> = Vec::new();
     for (key, value) in keys {
         let name = key.get_ref();
         let refuse = |problem| (value.span(), problem);
-        let fresh = |name: &str, axes: &[Axis]| {
+        let fresh = |name: &str, axes: &[AxisValues]| {
             let first = match fixed.0.contains_key(name) {
                 true if LINK.contains(&name) => "network",
                 true => "workload",
@@ -264,7 +264,12 @@ fn axes(file: &File, command: Workload, topology: bool, fixed: &Case) -> Result<
 }
 
 /// What every case needs, filled in where it follows from the rest.
-fn need(fixed: &mut Case, axes: &[Axis], network: Option<&Network>, command: Workload) -> Result<(), String> {
+fn need(
+    fixed: &mut Case,
+    axes: &[AxisValues],
+    network: Option<&Network>,
+    command: Workload,
+) -> Result<(), String> {
     let always_set = |key: &str| axes.iter().any(|axis| axis.iter().all(|value| value.contains_key(key)));
     let lacks = |fixed: &Case, key: &str| !fixed.0.contains_key(key) && !always_set(key);
     if lacks(fixed, "workers") {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::figure::Figure;
 use super::read::Run;
-use crate::experiment::{Case, plain};
+use crate::experiment::{Case, LINK, words};
 use crate::record::{Machine, Outcome, Record};
 
 /// All that a report says.
@@ -148,9 +148,7 @@ pub fn command(record: &Record) -> String {
         return line;
     }
     let hosts = Case(record.case.clone()).hosts().to_string();
-    let link = |key: &str| Some([format!("--{}", key.replace('_', "-")), plain(record.case.get(key)?)]);
-    let links =
-        ["bandwidth", "link_latency", "jitter", "loss", "congestion"].into_iter().filter_map(link).flatten();
+    let links = LINK.iter().filter_map(|key| Some(words(key, record.case.get(*key)?))).flatten();
     let up = ["gleaner", "testbed", "up", "--hosts"].map(String::from).into_iter();
     let up: Vec<String> = up.chain([hosts]).chain(links).collect();
     // Where there is a network already, it is left alone.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use toml::Spanned;
 
-use super::super::case::{Axis, Case};
+use super::super::case::{AxisValues, Case};
 use super::super::chaos;
 use super::super::options::{FAULTS, LINK, NO_FAULT, Workload, plain};
 use super::super::search;
@@ -27,7 +27,7 @@ pub fn events(file: &File, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> 
 }
 
 /// Each value of the axis of faults needs a `[[chaos]]` whose `cases` have it.
-pub fn expect_faults(file: &File, axes: &[Axis], chaos: &[chaos::Event]) -> Result<(), Placed> {
+pub fn expect_faults(file: &File, axes: &[AxisValues], chaos: &[chaos::Event]) -> Result<(), Placed> {
     let mut faults = axes.iter().flatten().filter_map(|value| value.get(FAULTS));
     let is_defined = |fault: &&Value| {
         let has =

@@ -2,7 +2,7 @@
 
 use toml::Spanned;
 
-use super::super::case::{self, Axis, Case};
+use super::super::case::{self, AxisValues, Case};
 use super::{Placed, known_key, several, unlike};
 
 pub(super) fn is_of_tables(value: &toml::Value) -> bool {
@@ -15,7 +15,7 @@ pub(super) fn tables(
     value: &Spanned<toml::Value>,
     known: impl Iterator<Item = &'static str> + Clone,
     fresh: impl Fn(&str) -> Result<(), Placed>,
-) -> Result<Axis, Placed> {
+) -> Result<AxisValues, Placed> {
     let refuse = |problem| (value.span(), problem);
     let expects = |expected| refuse(unlike(key.get_ref(), value.get_ref(), expected));
     if known.clone().any(|name| name == key.get_ref()) {
