@@ -46,7 +46,7 @@ pub struct Run {
     /// What the emulated network is called; runs at the same time need different names
     #[arg(long, default_value = "run", value_parser = topology::name)]
     name: String,
-    /// A Python that has PyTorch with Gloo, for experiments with methods of PyTorch
+    /// A Python that has PyTorch with Gloo, PySpark or vowpalwabbit, for experiments with methods of these
     #[arg(long, value_name = "FILE", default_value = "/usr/bin/python3")]
     python: PathBuf,
     /// Print the jobs in their order, and run none

@@ -174,7 +174,78 @@ fn a_training_is_measured_with_hooks_of_ddp() {
         Some(sparse) => {
             assert!(number(sparse, "bytes_per_iteration") < number(dense, "bytes_per_iteration") / 10.0);
         }
-        None => assert!(said.contains("torch-spardl is not measured") && said.contains("gleaner.torch"), "{said}"),
+        None => {
+            assert!(said.contains("torch-spardl is not measured") && said.contains("gleaner.torch"), "{said}")
+        }
+    }
+    assert_eq!(namespaces(&name), [""; 0]);
+}
+
+/// Samples in a file of this directory, in the shape of URL.
+fn generated(bed: &Bed, samples: &str) {
+    let mut generate = std::process::Command::new(env!("CARGO_BIN_EXE_gleaner"));
+    generate.args(["regress", "--data", "url", "--features", "2000", "--samples", samples, "--generate"]);
+    assert!(generate.arg(bed.directory.path().join("x.svm")).output().unwrap().status.success());
+}
+
+/// The report of a method; where that is not installed, the test says so.
+fn done_or_skipped<'a>(records: &'a [Record], name: &str, need: &str, said: &str) -> Option<&'a Value> {
+    let found = records.iter().find(|record| method(record) == name).map(done);
+    if found.is_none() {
+        let lacks = said.lines().find(|line| line.contains(&format!("{name} is not measured")));
+        let lacks = lacks.unwrap_or_else(|| panic!("{said}"));
+        assert!(lacks.contains(" install "), "{lacks}");
+        gleaner_skips::skip(need, lacks);
+    }
+    found
+}
+
+/// LIBLINEAR and Vowpal Wabbit make passes over the file that one worker of ours reads, without a network.
+#[test]
+fn a_pass_is_measured_beside_programs_of_one_process() {
+    let bed = Bed::new(
+        "title = 'linear'\nturns = 1\n[workload]\ncommand = 'regress'\nworkers = 1\ndata = 'x.svm'\nepochs = 5\n[matrix]\n\
+         method = ['ring', 'liblinear', 'vowpal-wabbit']\n",
+    );
+    generated(&bed, "5000");
+    let (code, said) = bed.run(&["--python", "python3"]);
+    assert_eq!(code, 0, "{said}");
+    let records = bed.records();
+    let passes = |report: &Value| report["epochs"].as_array().unwrap().len();
+    assert_eq!(passes(done_or_skipped(&records, "ring", "", &said).unwrap()), 5);
+    for (name, need) in [("liblinear", "liblinear"), ("vowpal-wabbit", "vowpalwabbit")] {
+        let Some(report) = done_or_skipped(&records, name, need, &said) else { continue };
+        assert_eq!(report["samples"], 5000, "{report}");
+        assert!(passes(report) > 1 && report["seconds_loading"].is_f64(), "{report}");
+        assert!(name == "liblinear" || passes(report) == 5, "{report}");
+    }
+}
+
+/// MLlib on a cluster of two emulated hosts lowers the objective as ours does, and its vectors cross the links.
+#[test]
+fn a_regression_is_measured_beside_mllib() {
+    if !can_emulate() {
+        return;
+    }
+    let bed = Bed::new(
+        "title = 'mllib'\nturns = 1\n[network]\nbandwidth = '1gbit'\n[workload]\ncommand = 'regress'\nworkers = 2\ndata = 'x.svm'\nbatch = 100\n\
+         epochs = 3\nlr = 1\nl2 = 1e-4\n[matrix]\nmethod = ['ring', 'mllib-sgd', 'mllib-lbfgs']\n",
+    );
+    generated(&bed, "800");
+    let name = named("mllibtest");
+    let (code, said) = bed.run(&["--name", &name, "--python", "python3"]);
+    assert_eq!(code, 0, "{said}");
+    let records = bed.records();
+    let objective = |report: &Value| report["objective"].as_f64().unwrap();
+    let ours = done_or_skipped(&records, "ring", "", &said).unwrap();
+    // That of weights of zero is the logarithm of two.
+    assert!(objective(ours) < 0.65, "{ours}");
+    for name in ["mllib-sgd", "mllib-lbfgs"] {
+        let Some(report) = done_or_skipped(&records, name, "pyspark", &said) else { continue };
+        assert!(objective(report) < 0.65, "{report}");
+        assert_eq!(report["steps_per_epoch"], if name == "mllib-sgd" { 4 } else { 1 });
+        assert_eq!(report["epochs"].as_array().unwrap().len(), 3);
+        assert!(report["bytes_received"].as_u64().unwrap() > 1000, "{report}");
     }
     assert_eq!(namespaces(&name), [""; 0]);
 }

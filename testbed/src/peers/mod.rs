@@ -3,7 +3,8 @@
 //! Each job of an all-reduce is barrier, clock, all-reduce, maximum over the ranks; its bytes are those that the hosts' interfaces counted.
 //! Open MPI and MPICH run by their own `mpirun`, which is started on the first host and reaches the others by an agent;
 //! Gloo runs through PyTorch, under our launcher. So does its DDP, whose iterations stand beside those of `gleaner train`, and
-//! so do trainings with its communication hooks.
+//! so do trainings with its communication hooks. Beside `gleaner regress` stand Apache Spark's MLlib, whose cluster is started as
+//! `mpirun` is, and beside one worker of it LIBLINEAR and Vowpal Wabbit.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -43,14 +44,21 @@ pub const TORCH_SPARDL: &str = "torch-spardl";
 /// What all-reduces synthetic gradients: methods of `bench`.
 const ALL_REDUCES: [&str; 3] = ["open-mpi", "mpich", "gloo"];
 
+/// Logistic regression by Apache Spark's MLlib, on a cluster of the emulated hosts: methods of `regress`.
+pub const MLLIB: [&str; 2] = ["mllib-sgd", "mllib-lbfgs"];
+
+/// Logistic regression by programs of one process, which need no network. They are methods of `regress`, too.
+pub const LINEAR: [&str; 2] = ["liblinear", "vowpal-wabbit"];
+
 /// Whether a method is another library.
 pub fn is_peer(method: &str) -> bool {
-    method == DDP || HOOKS.contains(&method) || ALL_REDUCES.contains(&method)
+    let others = [&HOOKS[..], &MLLIB, &LINEAR];
+    is_dense(method) || others.iter().any(|methods| methods.contains(&method))
 }
 
-/// Whether a method is another library that sends every value as 32 bits.
+/// Whether a method is another library that all-reduces every value as 32 bits.
 pub fn is_dense(method: &str) -> bool {
-    is_peer(method) && (method == TORCH_DENSE || !HOOKS.contains(&method))
+    method == DDP || method == TORCH_DENSE || ALL_REDUCES.contains(&method)
 }
 
 /// How the data of a training with a hook begin: a directory with files like MNIST's follows.
@@ -60,17 +68,25 @@ pub const MNIST: &str = "mnist:";
 pub const HOOK_OPTIONS: [&str; 9] =
     ["steps", "batch", "lr", "lr_drops", "momentum", "evaluate_every", "seed", "model", "density"];
 
+/// What MLlib takes of a case, besides the data.
+pub const MLLIB_OPTIONS: [&str; 5] = ["features", "batch", "lr", "l2", "epochs"];
+
+/// What the programs of one process take of a case, besides the data.
+pub const LINEAR_OPTIONS: [&str; 1] = ["epochs"];
+
 /// MPI takes the number of entries as an `int`.
 pub const MOST_ENTRIES: u64 = i32::MAX as u64;
 
 /// The programs of the peers: one in C, compiled where it is needed, and scripts.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 8] = [
     ("allreduce.c", include_str!("allreduce.c")),
     ("mpirun.sh", include_str!("mpirun.sh")),
     ("agent.sh", include_str!("agent.sh")),
     ("gloo.py", include_str!("gloo.py")),
     ("ddp.py", include_str!("ddp.py")),
     ("hooks.py", include_str!("hooks.py")),
+    ("mllib.py", include_str!("mllib.py")),
+    ("linear.py", include_str!("linear.py")),
 ];
 
 /// Implementations of MPI, each with its compiler, its starter, and the packages that have them.
@@ -79,8 +95,32 @@ const MPI: [(&str, &str, &str, &str); 2] = [
     ("mpich", "mpicc.mpich", "mpirun.mpich", "apt-get install mpich libmpich-dev"),
 ];
 
-/// What a Python has to have.
-const TORCH: &str = "import torch.distributed as d; assert d.is_gloo_available() if hasattr(d, 'is_gloo_available') else d.is_available()";
+/// What a Python has to find for a peer: a program that fails where it does not, and what is said then.
+fn needs(name: &str) -> (&'static str, &'static str) {
+    match name {
+        "mllib-sgd" | "mllib-lbfgs" => (
+            "import os, shutil, numpy, pyspark; assert os.environ.get('JAVA_HOME') or shutil.which('java')",
+            "has no PySpark, no NumPy, or no Java: apt-get install default-jre-headless, which has to be Java 17 or later, and pip \
+             install pyspark numpy and name that Python by --python",
+        ),
+        "liblinear" => (
+            "import shutil; assert shutil.which('liblinear-train')",
+            "finds no liblinear-train: apt-get install liblinear-tools",
+        ),
+        "vowpal-wabbit" => (
+            "import vowpalwabbit",
+            "has no vowpalwabbit: pip install vowpalwabbit setuptools and name that Python by --python",
+        ),
+        TORCH_SPARDL => (
+            "import gleaner.torch",
+            "has no gleaner.torch: pip install torch and the package gleaner, and name that Python by --python",
+        ),
+        _ => (
+            "import torch.distributed as d; assert d.is_gloo_available() if hasattr(d, 'is_gloo_available') else d.is_available()",
+            "has no PyTorch with Gloo: apt-get install python3-torch, or pip install torch and name that Python by --python",
+        ),
+    }
+}
 
 /// What is there of the peers, and their programs, which are removed with it.
 #[derive(Debug)]
@@ -92,7 +132,7 @@ pub struct Kit {
 }
 
 impl Kit {
-    /// Looks for the peers of these names, and compiles what they need. `python` is tried for PyTorch.
+    /// Looks for the peers of these names, and compiles what they need. `python` runs those that have a script.
     ///
     /// # Errors
     /// Files that cannot be written. A peer whose compiler fails is missing.
@@ -124,18 +164,11 @@ impl Kit {
     /// Looks for a peer; or says what is missing, and how to install it.
     fn prepare(&self, name: &str) -> Result<(), String> {
         let Some((_, compiler, starter, install)) = MPI.iter().find(|(mpi, ..)| *mpi == name) else {
-            let (python, has) = (self.python.display(), |what| runs(Command::new(&self.python).args(["-c", what])));
-            if !has(TORCH) {
-                return Err(format!(
-                    "{python} has no PyTorch with Gloo: apt-get install python3-torch, or pip install torch and name that Python by --python"
-                ));
-            }
-            if name == TORCH_SPARDL && !has("import gleaner.torch") {
-                return Err(format!(
-                    "{python} has no gleaner.torch: install the package gleaner into it, or name another Python by --python"
-                ));
-            }
-            return Ok(());
+            let (program, lacks) = needs(name);
+            return match runs(Command::new(&self.python).args(["-c", program])) {
+                true => Ok(()),
+                false => Err(format!("{} {lacks}", self.python.display())),
+            };
         };
         let programs = [compiler, starter];
         if let Some(missing) = programs.into_iter().find(|one| !runs(Command::new(one).arg("--version"))) {
@@ -182,7 +215,8 @@ impl Kit {
         }
         // Gloo asks the host's name for its address; in a namespace that is another host's.
         let env = vec![("GLOO_SOCKET_IFNAME".to_owned(), "eth0".to_owned())];
-        Some(job(program, env, Seats::Workers, Some(again)))
+        let seats = if MLLIB.contains(&&*name) { Seats::First } else { Seats::Workers };
+        Some(job(program, env, seats, Some(again)))
     }
 
     fn program(&self, name: &str) -> PathBuf {
@@ -205,14 +239,24 @@ fn python_script(case: &Case) -> (&'static str, Vec<(String, OsString)>) {
         ];
         return ("ddp.py", options.map(|(option, value)| (option.into(), value)).into());
     }
+    let given = |names: &[&'static str]| -> Vec<(String, OsString)> {
+        let given = names.iter().filter_map(|name| Some((name, case.0.get(*name)?)));
+        let given = given.filter(|(_, value)| **value != Value::Bool(false));
+        given.map(|(name, value)| (name.replace('_', "-"), plain(value).into())).collect()
+    };
     if HOOKS.contains(&&*name) {
         let data = value("data");
         let data = data.strip_prefix(MNIST).map_or_else(|| data.clone().into(), file);
-        let mut options = vec![("hook".to_owned(), name.into()), ("data".to_owned(), data)];
-        let given = HOOK_OPTIONS.into_iter().filter_map(|name| Some((name, case.0.get(name)?)));
-        let given = given.filter(|(_, value)| **value != Value::Bool(false));
-        options.extend(given.map(|(name, value)| (name.replace('_', "-"), plain(value).into())));
-        return ("hooks.py", options);
+        let options = vec![("hook".to_owned(), name.into()), ("data".to_owned(), data)];
+        return ("hooks.py", [options, given(&HOOK_OPTIONS)].concat());
+    }
+    let is_mllib = MLLIB.contains(&&*name);
+    if is_mllib || LINEAR.contains(&&*name) {
+        let options = vec![("method".to_owned(), name.into()), ("data".to_owned(), file(&value("data")))];
+        return match is_mllib {
+            true => ("mllib.py", [options, given(&MLLIB_OPTIONS)].concat()),
+            false => ("linear.py", [options, given(&LINEAR_OPTIONS)].concat()),
+        };
     }
     let options = ["params", "steps", "warmup", "seed"].map(|name| (name.to_owned(), value(name).into()));
     ("gloo.py", options.into())

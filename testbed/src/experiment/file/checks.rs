@@ -8,7 +8,9 @@ use super::super::chaos;
 use super::super::options::{FAULTS, LINK, NO_FAULT, Workload, plain};
 use super::super::search;
 use super::{File, Placed, fits_nothing, known_key, pattern, unlike};
-use crate::peers::{DDP, HOOK_OPTIONS, HOOKS, MNIST, MOST_ENTRIES, TORCH_SPARDL};
+use crate::peers::{
+    DDP, HOOK_OPTIONS, HOOKS, LINEAR, LINEAR_OPTIONS, MLLIB, MLLIB_OPTIONS, MNIST, MOST_ENTRIES, TORCH_SPARDL,
+};
 
 pub fn events(file: &File, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> {
     let mut events = Vec::new();
@@ -43,21 +45,27 @@ pub fn expect_faults(file: &File, axes: &[AxisValues], chaos: &[chaos::Event]) -
     }
 }
 
-/// Other libraries exchange on emulated links, and have no defaults.
+/// Other libraries exchange on emulated links, but those of one process, and have no defaults.
 pub fn expect_peers(file: &File, cases: &[Case], command: Workload) -> Result<(), Placed> {
     let refuse = |problem: &str| Err((file.workload.span(), problem.to_owned()));
     let is_ddp = |case: &Case| case.method() == DDP;
     for case in cases.iter().filter(|case| case.is_of_peer()) {
+        let method = case.method();
+        let is_linear = LINEAR.contains(&&*method);
         let problem = if is_ddp(case) {
             lacks_of_ddp(case, command)
-        } else if HOOKS.contains(&&*case.method()) {
+        } else if HOOKS.contains(&&*method) {
             lacks_of_hook(case, command)
+        } else if MLLIB.contains(&&*method) {
+            lacks_of_mllib(case, command)
+        } else if is_linear {
+            lacks_of_linear(case, command)
         } else {
             lacks_of_all_reduce(case, command)
         };
         match problem {
             Some(problem) => return refuse(problem),
-            None if file.network.is_none() => {
+            None if file.network.is_none() && !is_linear => {
                 return refuse("other libraries are measured on emulated links: add a [network]");
             }
             None => {}
@@ -94,11 +102,41 @@ fn lacks_of_hook(case: &Case, command: Workload) -> Option<&'static str> {
     if case.0.contains_key("density") != (case.method() == TORCH_SPARDL) {
         return Some("of PyTorch's hooks, torch-spardl needs a 'density', and no other takes one");
     }
-    const OURS: [&str; 7] = ["command", "workers", "method", "data", "merge", "timeout", "plain"];
-    let known = |name: &str| [&OURS[..], &HOOK_OPTIONS, LINK].iter().any(|names| names.contains(&name));
-    (!case.0.keys().all(|name| known(name))).then_some(
+    (!knows_all(case, &HOOK_OPTIONS)).then_some(
         "PyTorch's hooks train by SGD with 'batch', 'lr', 'lr_drops', 'momentum', 'evaluate_every' and 'seed', and know none of the \
          other options that this file sets for them; give these to other methods alone",
+    )
+}
+
+/// Whether a script of these options has a use for all that the case says, or may leave it alone.
+fn knows_all(case: &Case, options: &[&str]) -> bool {
+    const OURS: [&str; 9] =
+        ["command", "workers", "method", "data", "model", "merge", "timeout", "plain", "seed"];
+    case.0.keys().all(|name| [&OURS[..], options, LINK].iter().any(|names| names.contains(&&**name)))
+}
+
+/// Whether the case minimises the logistic loss of the samples of a file.
+fn is_of_file(case: &Case, command: Workload) -> bool {
+    let from_file = |data: &Value| !["url", "webspam"].contains(&&*plain(data));
+    command == Workload::Regress && case.0.get("data").is_some_and(from_file)
+}
+
+fn lacks_of_mllib(case: &Case, command: Workload) -> Option<&'static str> {
+    let needed: &[&str] = if case.method() == "mllib-sgd" { &["epochs", "lr"] } else { &["epochs"] };
+    let has_all = needed.iter().all(|name| case.0.contains_key(*name));
+    let fits = is_of_file(case, command) && has_all && knows_all(case, &MLLIB_OPTIONS);
+    (!fits).then_some(
+        "mllib-sgd and mllib-lbfgs need command = \"regress\", a LIBSVM file as 'data', 'epochs' and, the first, 'lr'; they know 'features', \
+         'batch' and 'l2', and none of the other options; give these to other methods alone",
+    )
+}
+
+fn lacks_of_linear(case: &Case, command: Workload) -> Option<&'static str> {
+    let has_passes = case.0.get("epochs").and_then(Value::as_u64).is_some_and(|epochs| epochs > 1);
+    let fits = is_of_file(case, command) && has_passes && case.workers() == 1;
+    (!(fits && knows_all(case, &LINEAR_OPTIONS))).then_some(
+        "liblinear and vowpal-wabbit need command = \"regress\", workers = 1, a LIBSVM file as 'data', and 'epochs' of 2 or more, and know none \
+         of the other options; give these to other methods alone",
     )
 }
 

@@ -241,9 +241,17 @@ const DDP: &str = "title = 't'\n[network]\n[workload]\ncommand = 'train'\nworker
 /// A training with a communication hook, which knows few options.
 const HOOK: &str = "title = 't'\n[network]\n[workload]\ncommand = 'train'\nworkers = 2\nsteps = 4\nlr = 0.1\ndata = 'mnist:digits'\nmodel = 'mlp'\n[matrix]\nmethod = ['ring', 'powersgd-2']\n";
 
+/// A regression on a cluster of Spark's.
+const MLLIB: &str = "title = 't'\n[network]\n[workload]\ncommand = 'regress'\nworkers = 2\ndata = 'x.svm'\nl2 = 0.1\n[matrix]\nby = [{ method = 'ring' }, { method = 'mllib-sgd', lr = 1, epochs = 2 }, { method = 'mllib-lbfgs', epochs = 4 }]\n";
+
+/// A regression by one process.
+const LINEAR: &str = "title = 't'\n[workload]\ncommand = 'regress'\nworkers = 1\ndata = 'x.svm'\nepochs = 5\n[matrix]\nmethod = ['ring', 'liblinear', 'vowpal-wabbit']\n";
+
 #[test]
 fn peers_that_lack_something_are_refused() {
-    assert_eq!(parsed(HOOK).jobs.len(), 2);
+    for (text, jobs) in [(HOOK, 2), (MLLIB, 3), (LINEAR, 3)] {
+        assert_eq!(parsed(text).jobs.len(), jobs);
+    }
     for (text, from, to, words) in [
         (DDP, "layers = 'times.json'\n", "", "ddp needs command"),
         (DDP, "[network]\n", "", "add a [network]"),
@@ -257,8 +265,18 @@ fn peers_that_lack_something_are_refused() {
         (HOOK, "'powersgd-2'", "'torch-spardl'", "torch-spardl needs a 'density'"),
         (HOOK, "lr = 0.1\n", "lr = 0.1\ndensity = 0.1\n", "no other takes one"),
         (HOOK, "[network]\n", "", "add a [network]"),
+        (MLLIB, "[network]\n", "", "add a [network]"),
+        (MLLIB, "'x.svm'", "'url'", "need command = \"regress\", a LIBSVM file"),
+        (MLLIB, "lr = 1, ", "", "and, the first, 'lr'"),
+        (MLLIB, ", epochs = 4", "", "'epochs' and, the first"),
+        (MLLIB, "l2 = 0.1", "l1 = 0.1", "none of the other options"),
+        (LINEAR, "epochs = 5", "epochs = 1", "'epochs' of 2 or more"),
+        (LINEAR, "workers = 1", "workers = 2", "workers = 1"),
+        (LINEAR, "'x.svm'", "'webspam'", "a LIBSVM file as 'data'"),
+        (LINEAR, "epochs = 5", "epochs = 5\nl2 = 0.1", "none of the other options"),
     ] {
-        expect_refused(text, (from, to), (if from == "[network]\n" { 2 } else { 3 }, words));
+        let line = if from == "[network]\n" || text == LINEAR { 2 } else { 3 };
+        expect_refused(text, (from, to), (line, words));
     }
 }
 

@@ -171,6 +171,7 @@ fn number(name: &str, object: &Map<String, Value>, sample: &Sample) -> Option<f6
         "epoch_seconds" => sample.seconds.map(|spread| spread.value),
         "epoch_communication_seconds" => sample.parts.map(|[_, communication, _]| communication),
         "epoch_bytes_received" => sample.bytes,
+        "loading_and_epoch_seconds" => Some(object.get("seconds_loading")?.as_f64()? + sample.seconds?.value),
         "interface_bytes" => sample.interface_bytes,
         "delivered_share" => sample.delivered,
         "best_seconds" => {
