@@ -39,7 +39,7 @@ fn in_time(limit: Duration, mut work: impl FnMut()) -> bool {
 #[test]
 fn a_rank_of_a_thousand_is_ready_within_a_second() {
     for method in COLLECTIVES {
-        // A method that is made anew has no proof yet in this process.
+        // A method that is made again has no proof yet in this process.
         let ready = in_time(Duration::from_secs(1), || {
             let membership = Membership::first(Rank(5), WORKERS);
             let routine = Routine::new(method(), membership, 14_728_266, 0).unwrap();

@@ -168,11 +168,11 @@ fn a_killed_server_ends_the_job_by_name_and_nothing_that_was_applied_is_lost() {
     );
     assert!(text.contains("what the parameter servers have applied is in"), "{text}");
     // No other server starts in its place.
-    let anew = train(&words(&kept("2", &[])));
+    let again = train(&words(&kept("2", &[])));
     assert!(
-        said(&anew).contains("expected a directory without checkpoints for a new run"),
+        said(&again).contains("expected a directory without checkpoints for a new run"),
         "{}",
-        said(&anew)
+        said(&again)
     );
     // Neither do other workers go on from it.
     let mut others = kept("2", &["--resume"]);

@@ -357,12 +357,12 @@ fn the_closed_form_is_near_the_simulation() {
             other["method"] == method && (teams.is_null() || teams == "1")
         });
         for planned in planned {
-            let ratio = planned["seconds"].as_f64().unwrap() / row["seconds_forecast"].as_f64().unwrap();
+            let ratio = planned["seconds"].as_f64().unwrap() / row["seconds_expected"].as_f64().unwrap();
             assert!((ratio - 1.0).abs() < 1e-6, "{method}: {ratio}");
             compared += 1;
         }
         if !method.starts_with("exdyna") {
-            near(&row["method"], &row["seconds_forecast"], row["seconds"].as_f64().unwrap());
+            near(&row["method"], &row["seconds_expected"], row["seconds"].as_f64().unwrap());
         }
     }
     assert!(compared >= 8, "{compared} methods in both");
@@ -370,11 +370,11 @@ fn the_closed_form_is_near_the_simulation() {
         "--model vgg16 --compute 180ms --method ring,spardl,topka --workers 4 --bandwidth 100mbit --workload expected",
     );
     for row in iterations["methods"].as_array().unwrap() {
-        near(&row["method"], &row["seconds_forecast"], row["seconds_iteration"].as_f64().unwrap());
+        near(&row["method"], &row["seconds_expected"], row["seconds_iteration"].as_f64().unwrap());
     }
     let shared = json(&format!("{network} --method spardl --bandwidth 100mbit --shared"));
     assert!(
-        shared["methods"][0]["seconds_forecast"].is_null(),
+        shared["methods"][0]["seconds_expected"].is_null(),
         "the closed form knows of no cores that are shared"
     );
 }

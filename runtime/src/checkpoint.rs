@@ -57,7 +57,7 @@ pub enum CheckpointError {
     /// Of another job.
     #[error(
         "{path} was written for another job: its {what} is {found}, here it is {expected}; bring back the file that this rank wrote at this step \
-         with the same options, or begin anew; load_from() takes the files of another number of workers"
+         with the same options, or begin again; load_from() takes the files of another number of workers"
     )]
     Other {
         /// Which file.

@@ -62,7 +62,7 @@ pub(crate) struct Engine {
     timer: Pin<Box<Sleep>>,
     /// Links that have something to do.
     ready: Vec<Peer>,
-    /// Callers that were turned away.
+    /// Callers that were refused.
     refused: u64,
     warnings: clock::Warnings,
 }

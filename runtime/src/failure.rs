@@ -114,7 +114,7 @@ pub enum Error {
     /// The workers did not come together.
     #[error("{0}")]
     Join(#[from] JoinError),
-    /// A worker died, fell silent, left or broke the rules. The session is of no further use; what was
+    /// A worker died, fell silent, left or violated the protocol. The session is of no further use; what was
     /// accumulated since the last checkpoint is lost with it.
     #[error(transparent)]
     Failed(#[from] Failure),

@@ -1,4 +1,4 @@
-//! How gradients fare that are sent late: how long what waits is under way, and what in that stands in the way of a training.
+//! How gradients fare that are sent late: how long what waits is under way, and what in that slows a training.
 //!
 //! In every [`EVERY`]th step a worker adds up the magnitudes of a sample of what it selects from, and of what is left of it once the step is
 //! committed: what waits, and what a step delivers of it. By Little's law the one over the other is how many steps a value waits. Of values in
@@ -33,7 +33,7 @@ const BEYOND: f64 = 2.0;
 const RISES: usize = 3;
 const WINDOWS: usize = RISES + 1;
 
-/// What stands in the way of a training.
+/// What slows a training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Finding {
     /// Residuals go on growing, and less is delivered than the density promises.
@@ -159,7 +159,7 @@ impl Health {
         if self.waiting > 0.0 { self.waiting / self.delivered } else { 0.0 }
     }
 
-    /// What stands in the way of a training whose optimiser has this momentum, in [0, 1): 0 for none, as beside momentum correction, which comes before
+    /// What slows a training whose optimiser has this momentum, in [0, 1): 0 for none, as beside momentum correction, which comes before
     /// the selection.
     pub fn findings(&self, momentum: f32) -> Vec<Finding> {
         let (waits, density) = (self.waits(), self.density);

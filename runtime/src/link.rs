@@ -125,7 +125,7 @@ enum End {
     Closing,
 }
 
-/// A peer broke the rules, in these words.
+/// A peer violated the protocol, in these words.
 pub(crate) type Broken = &'static str;
 
 impl Link {

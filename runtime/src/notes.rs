@@ -300,7 +300,7 @@ impl Notes {
             }
             for (peer, text) in &self.texts {
                 let Some((theirs, rest)) = read_heads(&text.bytes) else {
-                    let reason = "it broke the rules: its note makes no sense".into();
+                    let reason = "it violated the protocol: its note makes no sense".into();
                     return io.fail(Failure { rank: peer.0, step: None, reason });
                 };
                 heads.extend(theirs);

@@ -23,7 +23,7 @@ pub(crate) enum Event {
     Reached(Peer),
     /// The link is up.
     Up(Peer),
-    /// No link came about, or it broke.
+    /// No link was opened, or it broke.
     Broken(Peer, String),
     /// The network says that this peer does not answer. The link carries nothing more, and stays.
     Unanswered(Peer),

@@ -146,7 +146,7 @@ pub enum OpenError {
         /// What is missing, and what to do.
         reason: String,
     },
-    /// No link came about in time.
+    /// No link was opened in time.
     #[error(
         "no link to {peer} at {address} within {after:?}: {last}; check that it still runs and that no \
          firewall drops packets between the two hosts"

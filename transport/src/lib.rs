@@ -40,7 +40,7 @@ pub use sockets::Sockets;
 pub use tcp::{JoinConfig, JoinError, Joining};
 
 /// One worker as the network knows it. A peer keeps its number for as long as it lives;
-/// ranks, which a schedule uses, are given out anew for each membership epoch. It is shown as the rank that it was
+/// ranks, which a schedule uses, are given out again for each membership epoch. It is shown as the rank that it was
 /// started with, which is the name that users know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(pub u32);

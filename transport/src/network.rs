@@ -84,7 +84,7 @@ impl<N: Network + ?Sized> Network for Box<N> {
 /// What happens in a network without being asked.
 #[derive(Debug)]
 pub enum LinkEvent {
-    /// A link came about, opened by either side.
+    /// A link was opened, opened by either side.
     Up(Box<dyn Link>),
     /// A link that [`Network::open`] asked for did not come about; or one that the peer asked for did not, and both know who the other is.
     Failed {
@@ -98,11 +98,11 @@ pub enum LinkEvent {
         /// What the panic said, and where if that is known.
         reason: String,
     },
-    /// An unauthenticated peer, or one that does not fit, was turned away. Nothing to act on, but worth a line in a log.
+    /// An unauthenticated peer, or one that does not fit, was refused. Nothing to act on, but worth a line in a log.
     Refused {
         /// Where it called from.
         address: String,
-        /// Why it was turned away.
+        /// Why it was refused.
         reason: String,
     },
 }
@@ -119,7 +119,7 @@ pub struct Traffic {
     pub messages_sent: u64,
     /// Messages taken from the network whole.
     pub messages_received: u64,
-    /// Links that came about, those since dropped included.
+    /// Links that were opened, those since dropped included.
     pub links: u64,
 }
 
@@ -146,7 +146,7 @@ impl Counters {
         self.messages_received.fetch_add(messages as u64, Ordering::Relaxed);
     }
 
-    /// A link came about.
+    /// A link was opened.
     pub fn linked(&self) {
         self.links.fetch_add(1, Ordering::Relaxed);
     }

@@ -47,7 +47,7 @@ pub struct UnknownCoding(String);
 
 fn no_coding(name: &str) -> String {
     let meant = crate::sentence::did_you_mean(name, &Coding::ALL.map(Coding::name).join(", "));
-    format!("'{name}' is no coding of values{meant}; expected exact, bf16, f16, qsgd2, qsgd4 or qsgd8")
+    format!("'{name}' is not a coding of values{meant}; expected exact, bf16, f16, qsgd2, qsgd4 or qsgd8")
 }
 
 crate::sentence::debug_as_sentence!(UnknownCoding);

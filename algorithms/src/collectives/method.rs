@@ -372,7 +372,7 @@ impl Method {
         }
     }
 
-    /// What was learnt in one shape, carried over to another number of workers, n or k. What a selector knows starts anew.
+    /// What was learnt in one shape, carried over to another number of workers, n or k. What a selector knows starts again.
     pub fn migrate(&self, from: &Shape, to: &Shape, memory: &Memory) -> Memory {
         let mut memory = self.collective.migrated(from, to, memory);
         memory.own.extend(to.selection.iter().flat_map(|selection| selection.memory()));

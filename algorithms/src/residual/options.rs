@@ -35,7 +35,7 @@ impl FromStr for Collection {
         let all = [Collection::Global, Collection::Partial, Collection::Local];
         all.into_iter().find(|c| c.name() == name).ok_or_else(|| {
             let meant = did_you_mean(name, &all.map(Collection::name).join(", "));
-            format!("'{name}' is no residual collection{meant}; expected global, partial or local")
+            format!("'{name}' is not a residual collection{meant}; expected global, partial or local")
         })
     }
 }

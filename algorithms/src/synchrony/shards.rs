@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::{Block, Layers, Partition};
 
 /// Even contiguous cuts of the flat parameters over servers: their lengths differ by one entry at most. They depend on the number
-/// of entries and of servers alone, so that servers that join or leave between two runs only cut anew.
+/// of entries and of servers alone, so that servers that join or leave between two runs only cut again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
     partition: Partition,

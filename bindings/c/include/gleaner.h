@@ -22,7 +22,7 @@ typedef enum {
     GLEANER_CONFIG = 2,
     // The workers did not come together.
     GLEANER_JOIN = 3,
-    // The job has failed: a worker died, fell silent, left or broke the rules. The session is of no further use.
+    // The job has failed: a worker died, fell silent, left or violated the protocol. The session is of no further use.
     GLEANER_FAILED = 4,
     // A name, a length or an order of calls that does not fit the parameters.
     GLEANER_LAYOUT = 5,
@@ -111,7 +111,7 @@ gleaner_status gleaner_add(gleaner_gradients *gradients,
                            size_t count,
                            float scale);
 
-// What waits on this rank and how long, and what in that stands in the way of a training whose optimiser has this momentum, from 0 to below 1: 0
+// What waits on this rank and how long, and what in that slows a training whose optimiser has this momentum, from 0 to below 1: 0
 // with gleaner_late_sgd_step, which counts how long entries have waited, and beside momentum correction. What is found are sentences, of which
 // those that fit are written to `findings`, each with a line feed, and after them a zero byte; it has `size` bytes, and may be null if that is 0.
 gleaner_status gleaner_health(gleaner_gradients *gradients,

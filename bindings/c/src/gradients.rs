@@ -215,7 +215,7 @@ pub unsafe extern "C" fn gleaner_add(
     }
 }
 
-/// What waits on this rank and how long, and what in that stands in the way of a training whose optimiser has this momentum, from 0 to below 1: 0
+/// What waits on this rank and how long, and what in that slows a training whose optimiser has this momentum, from 0 to below 1: 0
 /// with gleaner_late_sgd_step, which counts how long entries have waited, and beside momentum correction. What is found are sentences, of which
 /// those that fit are written to `findings`, each with a line feed, and after them a zero byte; it has `size` bytes, and may be null if that is 0.
 ///

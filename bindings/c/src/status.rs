@@ -19,7 +19,7 @@ pub enum gleaner_status {
     GLEANER_CONFIG = 2,
     /// The workers did not come together.
     GLEANER_JOIN = 3,
-    /// The job has failed: a worker died, fell silent, left or broke the rules. The session is of no further use.
+    /// The job has failed: a worker died, fell silent, left or violated the protocol. The session is of no further use.
     GLEANER_FAILED = 4,
     /// A name, a length or an order of calls that does not fit the parameters.
     GLEANER_LAYOUT = 5,

@@ -63,7 +63,7 @@ def start():
 
 
 def wrapped(model, **options):
-    # Small buckets, so that there are several, which are put together anew after the first step.
+    # Small buckets, so that there are several, which are put together again after the first step.
     dist._DEFAULT_FIRST_BUCKET_BYTES = 1000
     return DistributedDataParallel(model, bucket_cap_mb=0.002, **options)
 

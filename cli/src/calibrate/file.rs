@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::report::CommandError;
 
 /// The version of the format that this program writes.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Two rates that differ by less than this share are of one network: headers take some of what a link carries.
 const SAME_RATE: f64 = 0.25;
@@ -47,7 +47,7 @@ pub struct Sample {
     /// The exchange of all entries, over a ring.
     pub seconds_dense: f64,
     /// What the cost model forecasts for selection and exchange together.
-    pub seconds_forecast: f64,
+    pub seconds_expected: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

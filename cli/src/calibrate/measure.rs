@@ -99,14 +99,14 @@ fn run<'a>(
         let medians = |taken: &Vec<[f64; 2]>| [0, 1].map(|part| median(taken.iter().map(|took| took[part])));
         let [[seconds_select, seconds_exchange], dense] = taken.each_ref().map(medians);
         let model = Model::new(probed.network, probed.speed, method, n)?;
-        let seconds_forecast = model.forecast(method.clone(), workers, n)?.seconds;
+        let seconds_expected = model.forecast(method.clone(), workers, n)?.seconds;
         let seconds_dense = dense.iter().sum();
         samples.push(Sample {
             entries: n,
             seconds_select,
             seconds_exchange,
             seconds_dense,
-            seconds_forecast,
+            seconds_expected,
         });
     }
     let network = (probed.network.latency.as_secs_f64(), probed.network.bytes_per_second);

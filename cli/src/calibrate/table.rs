@@ -16,12 +16,12 @@ fn ms(seconds: f64) -> String {
 pub fn table(calibration: &Calibration) -> String {
     let Calibration { method, workers, transport, machine, .. } = calibration;
     let Calibration { select, growth: gamma, exchange, dense, samples, .. } = calibration;
-    let headings = "entries|selection|fitted|exchange|fitted|step|forecast|dense|fitted".split('|');
+    let headings = "entries|selection|fitted|exchange|fitted|step|expected|dense|fitted".split('|');
     let times = samples.iter().map(|s| {
         let of = |fit: &Fit| fit.line().at(s.entries);
         let (selection, exchanging) = (s.seconds_select, s.seconds_exchange);
         let step = [selection, of(select), exchanging, of(exchange), selection + exchanging];
-        let times = step.into_iter().chain([s.seconds_forecast, s.seconds_dense, of(dense)]);
+        let times = step.into_iter().chain([s.seconds_expected, s.seconds_dense, of(dense)]);
         std::iter::once(grouped(s.entries as u64)).chain(times.map(ms)).collect::<Vec<String>>()
     });
     let line =

@@ -79,7 +79,7 @@ struct Row {
     seconds_single: f64,
     seconds_layer_wise: f64,
     /// Merged as the optimum is of the closed form's costs, by these: what gleaner merge-plan says of the same machine and links.
-    seconds_forecast: Option<f64>,
+    seconds_expected: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -142,19 +142,19 @@ fn row(
         seconds_exposed: optimal.non_overlapped,
         seconds_single: takes("single")?,
         seconds_layer_wise: takes("layer-wise")?,
-        seconds_forecast: forecast,
+        seconds_expected: forecast,
     })
 }
 
 fn table(iterations: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> String {
     let header = ["method", "groups", "iteration", "exposed", "all at once", "layer-wise"];
-    let has_forecast = iterations.methods.iter().any(|row| row.seconds_forecast.is_some());
-    let header = header.into_iter().chain(has_forecast.then_some("forecast"));
+    let has_forecast = iterations.methods.iter().any(|row| row.seconds_expected.is_some());
+    let header = header.into_iter().chain(has_forecast.then_some("expected"));
     let rows = iterations.methods.iter().map(|row| {
         let times = [row.seconds_iteration, row.seconds_exposed, row.seconds_single, row.seconds_layer_wise];
         let mut cells = vec![row.method.clone(), row.ends.len().to_string()];
         cells.extend(times.map(ms));
-        cells.extend(has_forecast.then(|| row.seconds_forecast.map_or_else(String::new, ms)));
+        cells.extend(has_forecast.then(|| row.seconds_expected.map_or_else(String::new, ms)));
         cells
     });
     let Iterations { model, workers, .. } = iterations;

@@ -25,7 +25,7 @@ pub struct Row {
     pub seconds_exchange: f64,
     pub seconds_merge: f64,
     /// The step by the closed form, with the same machine and links; none where it does not know of them.
-    pub seconds_forecast: Option<f64>,
+    pub seconds_expected: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -74,7 +74,7 @@ impl Row {
             seconds_select: slowest.select,
             seconds_exchange: slowest.exchange,
             seconds_merge: slowest.merge,
-            seconds_forecast: forecast,
+            seconds_expected: forecast,
         }
     }
 }
@@ -83,15 +83,15 @@ impl Prediction {
     pub fn table(&self, simulate: &Simulate) -> String {
         let header =
             ["method", "step", "select", "exchange", "merge", "received", "rounds", "entries", "workload"];
-        let has_forecast = self.methods.iter().any(|row| row.seconds_forecast.is_some());
-        let header = header.into_iter().chain(has_forecast.then_some("forecast"));
+        let has_forecast = self.methods.iter().any(|row| row.seconds_expected.is_some());
+        let header = header.into_iter().chain(has_forecast.then_some("expected"));
         let rows = self.methods.iter().map(|row| {
             let times = [row.seconds, row.seconds_select, row.seconds_exchange, row.seconds_merge].map(ms);
             let mut cells = vec![row.method.clone()];
             cells.extend(times);
             cells.extend([units::bytes(row.bytes_per_step as f64), grouped(row.rounds)]);
             cells.extend([grouped(row.entries_per_step), row.workload.clone()]);
-            cells.extend(has_forecast.then(|| row.seconds_forecast.map_or_else(String::new, ms)));
+            cells.extend(has_forecast.then(|| row.seconds_expected.map_or_else(String::new, ms)));
             cells
         });
         format!(

@@ -40,7 +40,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct TrainArgs {
     /// What to train on: text (the built-in documentation), digits (built-in images), text:FILE, mnist:DIR, cifar10:DIR,
-    /// cifar100:DIR, synthetic, or data that are made anew in every step: fresh-text, fresh-digits or fresh-clicks
+    /// cifar100:DIR, synthetic, or data that are new in every step: fresh-text, fresh-digits or fresh-clicks
     #[arg(long, default_value = "text", value_name = "DATA")]
     pub data: String,
     /// The model [default: lstm for text, mlp for digits, mnist and synthetic, resnet20 for cifar, clicks for clicks]

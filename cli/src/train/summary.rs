@@ -171,7 +171,7 @@ impl Summary {
     }
 }
 
-/// What stands in the way of a training.
+/// What slows a training.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Found {
     /// A word for it.

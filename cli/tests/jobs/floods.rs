@@ -31,7 +31,7 @@ const DELAY: f64 = 2.0;
 /// if each left 252 bytes.
 const GROWTH: i64 = 256;
 
-/// Lines that a rank says, however many are turned away: the first few, and then one for each doubling.
+/// Lines that a rank says, however many are refused: the first few, and then one for each doubling.
 const LINES: usize = 24;
 
 /// Not a test of its own: as a process of its own it floods a port, and says how often.

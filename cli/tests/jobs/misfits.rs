@@ -82,7 +82,7 @@ fn a_rank_that_was_started_twice_is_named_on_both_sides() {
         ended.failed_with(&["two workers were started as", " 1"]);
     }
 
-    // When the job has begun, only the one that is too many is turned away.
+    // When the job has begun, only the one that is too many is refused.
     let job = Job::new(2, &["--params", "1000", "--method", "ring", "--steps", "100000000"]);
     let mut ranks = job.start();
     crate::job::steps_done(&mut ranks[0], 1);
@@ -108,12 +108,12 @@ fn another_secret_is_distinguished_from_a_missing_rank() {
     let other = secret_file("other", &"f".repeat(64));
     let mut ranks = [job.rank(0), job.rank_with(1, &[], &[("GLEANER_SECRET_FILE", &other)])];
     let ended = end(&mut ranks);
-    ended[0].failed_with(&[" 1 did not come", "turned away", "another secret"]);
+    ended[0].failed_with(&[" 1 did not come", "refused", "another secret"]);
     ended[1].failed_with(&["the secrets or the jobs' ids probably differ"]);
     assert!(ended.iter().all(|ended| !ended.err.contains("ffff")), "secrets are not shown: {ended:?}");
 }
 
-/// Two jobs with one secret and one port, each with an id: a worker of the other is turned away, while a rank is waited for
+/// Two jobs with one secret and one port, each with an id: a worker of the other is refused, while a rank is waited for
 /// and while steps are taken, with a sentence.
 #[test]
 fn a_worker_of_another_job_with_the_same_secret_and_port_changes_nothing() {

@@ -28,7 +28,7 @@ fn speeches() -> Vec<Vec<u8>> {
 fn call(port: u16, speech: Vec<u8>) -> JoinHandle<Vec<u8>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     std::thread::spawn(move || {
-        // It may be turned away in the middle.
+        // It may be refused in the middle.
         let _ = stream.write_all(&speech);
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut answer = Vec::new();

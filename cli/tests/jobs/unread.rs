@@ -37,7 +37,7 @@ fn ranks(job: &Job, mut err: impl FnMut() -> Stdio) -> Vec<Process> {
 #[test]
 fn a_standard_error_that_takes_nothing_is_no_reason_to_fail() {
     for err in [full_disk, broken_pipe] {
-        // Rank 0 tells what the method `auto` chose, and who was turned away.
+        // Rank 0 tells what the method `auto` chose, and who was refused.
         let job = Job::new(3, &["--params", "20000", "--method", "auto", "--steps", "20"]);
         let mut first = start_with(job.command(0, &[], &[("GLEANER_LAUNCHER", "")]), err());
         eventually("rank 0 listens", || ports(first.id()).contains(&job.port));

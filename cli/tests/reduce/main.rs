@@ -288,7 +288,7 @@ fn oktopk_goes_on_with_its_thresholds_in_the_next_call() {
     assert!(call("--residuals out --out next") > 100);
     assert!(f64::from(smallest("next")) >= threshold);
     fs::remove_file(bench.path("out/memory.json")).unwrap();
-    assert_eq!(call("--residuals out --out anew"), 100);
+    assert_eq!(call("--residuals out --out again"), 100);
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn each_line(
     if !about.is_file() && part.of > 1 {
         return Err(RegressError::Data {
             data: path.display().to_string(),
-            expected: "a regular file for several workers, since each reads it anew".into(),
+            expected: "a regular file for several workers, since each reads it again".into(),
             found: "a pipe, a device or a directory".into(),
             advice: "write the data to a file first, or take one worker",
         });

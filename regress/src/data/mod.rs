@@ -79,7 +79,7 @@ impl Samples {
         (0..self.len()).map(|number| self.row(number))
     }
 
-    /// The indices of all entries, sample by sample, to be numbered anew; they must stay ascending.
+    /// The indices of all entries, sample by sample, to be numbered again; they must stay ascending.
     pub(crate) fn indices_mut(&mut self) -> &mut [u32] {
         &mut self.indices
     }

@@ -43,7 +43,7 @@ impl Engine {
                 if self.refused <= 5 || self.refused.is_power_of_two() {
                     let (rank, callers) = (io.rank.0, self.refused);
                     report::say(format_args!(
-                        "gleaner: rank {rank} turned {address} away: {reason} (so far {callers} callers were)"
+                        "gleaner: rank {rank} refused the connection from {address}: {reason} (so far {callers} callers were refused)"
                     ));
                 }
             }
@@ -63,7 +63,7 @@ impl Engine {
                 Ok(Ok(())) => None,
                 // No other rank knows better which one is to blame.
                 Ok(Err(what)) => {
-                    return self.distrust(peer, format!("it broke the rules: {what}"));
+                    return self.distrust(peer, format!("it violated the protocol: {what}"));
                 }
                 Err(_) if self.io.worker.has_left(peer) => Some(String::new()),
                 // A rank that reads what was never sent is the first to know, and what it sends to the peer still arrives.

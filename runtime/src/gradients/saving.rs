@@ -327,7 +327,7 @@ pub(crate) fn together(session: &Inner, own: Result<State, Error>, number: u32) 
             }
             Ok(Err(reason)) => return Err(CheckpointError::Refused { rank, reason }.into()),
             Err(_) => {
-                let reason = "it broke the rules: what it says of its checkpoint makes no sense".into();
+                let reason = "it violated the protocol: what it says of its checkpoint makes no sense".into();
                 return Err(session.fail(Failure { rank, step: None, reason }));
             }
         }

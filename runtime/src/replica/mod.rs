@@ -131,7 +131,7 @@ impl Session {
 
     /// The same where parameter servers keep all that they have applied in a directory, which each of them finds under this path. When it
     /// `resumes`, the replica goes on from what lies there, in the [step](Replica::step_number) that comes next, and nothing that was applied is lost; there may
-    /// be another number of servers than before. Otherwise it begins anew, in place of what lies there.
+    /// be another number of servers than before. Otherwise it begins again, in place of what lies there.
     ///
     /// # Errors
     /// As [`replica`](Self::replica), and no servers, or a directory that cannot be used.

@@ -95,7 +95,7 @@ impl Server {
     fn arrives(&mut self, from: Peer, payload: &Bytes, io: &mut Io) {
         io.consume(from, SERVED, cost(payload));
         if from.0 != io.coordinator.0 {
-            return blame(io, from.0, "it broke the rules: it gave a server a plan, which rank 0 does");
+            return blame(io, from.0, "it violated the protocol: it gave a server a plan, which rank 0 does");
         }
         match self.arriving.take(payload) {
             Ok(None) => {}
@@ -134,10 +134,10 @@ impl Server {
         io.consume(from, PUSH, cost(payload));
         let worker = from.0;
         let Some(job) = &mut self.job else {
-            return blame(io, worker, "it broke the rules: it spoke to a server before it was ready");
+            return blame(io, worker, "it violated the protocol: it spoke to a server before it was ready");
         };
         let Some(ask) = Ask::decode(payload, job.units()) else {
-            return blame(io, worker, "it broke the rules: what it says to a server makes no sense");
+            return blame(io, worker, "it violated the protocol: what it says to a server makes no sense");
         };
         if job.push_queues[worker as usize].is_gone {
             return;
@@ -295,7 +295,7 @@ impl Actor for Server {
             return blame(
                 io,
                 worker,
-                "it broke the rules: it speaks to a server like a worker, which it is not",
+                "it violated the protocol: it speaks to a server like a worker, which it is not",
             );
         }
         match id.gradient {
@@ -304,7 +304,7 @@ impl Actor for Server {
             _ => {}
         }
         let Some(job) = &mut self.job else {
-            return blame(io, worker, "it broke the rules: it pushed to a server that was not ready");
+            return blame(io, worker, "it violated the protocol: it pushed to a server that was not ready");
         };
         if job.push_queues[worker as usize].is_gone {
             return io.consume(from, id.gradient, cost(&payload));

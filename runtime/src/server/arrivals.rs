@@ -301,7 +301,7 @@ impl Arrivals {
     }
 
     pub(super) fn unexpected(&self, server: u32) -> Error {
-        self.blame(server, "it broke the rules: it answered what was not asked".into())
+        self.blame(server, "it violated the protocol: it answered what was not asked".into())
     }
 
     pub(super) fn blame(&self, server: u32, reason: String) -> Error {

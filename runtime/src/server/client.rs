@@ -121,7 +121,8 @@ impl Actor for Client {
 
     fn arrived(&mut self, id: StepId, from: Peer, payload: Bytes, io: &mut Io) {
         let Some((server, _)) = self.servers().find(|(_, host)| *host == from) else {
-            let reason = "it broke the rules: it answers like a parameter server, which it is not".into();
+            let reason =
+                "it violated the protocol: it answers like a parameter server, which it is not".into();
             return io.fail(Failure { rank: from.0, step: None, reason });
         };
         if id.gradient == REPLY

@@ -181,7 +181,7 @@ impl Job {
     /// Hands it to the policy, and remembers what follows.
     pub(super) fn happens(&mut self, because_of: u32, event: Event) -> Result<(), String> {
         let Some((policy, _)) = &mut self.policy else {
-            return Err("it broke the rules: it did not say with which step it begins".to_owned());
+            return Err("it violated the protocol: it did not say with which step it begins".to_owned());
         };
         let actions = policy.handle(event, self.began.elapsed()).map_err(|error| error.to_string())?;
         let mut weighs = None;
@@ -226,7 +226,7 @@ impl Job {
 
     pub(super) fn fetch(&mut self, worker: u32, step: u64) -> Result<(), String> {
         if self.policy.is_none() {
-            return Err("it broke the rules: it did not say with which step it begins".to_owned());
+            return Err("it violated the protocol: it did not say with which step it begins".to_owned());
         }
         self.queue.push_back((Operation::Fetch { worker, step }, worker));
         Ok(())

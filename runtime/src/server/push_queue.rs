@@ -71,7 +71,10 @@ impl PushQueue {
     pub(super) fn announce(&mut self, head: Head, parts: &[Part]) -> Result<(), String> {
         let push = (head.step, head.stage);
         if self.pushes.contains_key(&push) || self.pushes.len() == OPEN {
-            return Err(format!("it broke the rules: it pushes step {} and was not answered", head.step));
+            return Err(format!(
+                "it violated the protocol: it pushes step {} and was not answered",
+                head.step
+            ));
         }
         let is_past = match head.stage {
             Stage::Routine => self.last.is_some_and(|last| head.step <= last),

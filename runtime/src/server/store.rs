@@ -8,8 +8,8 @@
 //! Where servers were interrupted between their updates of one step, those that have made it go back to the older slot when all are taken up,
 //! if that has exactly the steps before: under a barrier all parameters are then those of one step, as the workers' gradients need them.
 //!
-//! Servers of another number take the files of all those that were before, and cut anew. A set of files is of a *run*, and has a *generation*: the
-//! first set of a run has one more than any other run's that lies there, and a set that was cut anew one more than that which it was cut from. The newest
+//! Servers of another number take the files of all those that were before, and cut again. A set of files is of a *run*, and has a *generation*: the
+//! first set of a run has one more than any other run's that lies there, and a set that was cut again one more than that which it was cut from. The newest
 //! set is taken, and only if all of its files are there, unless a server finds its own, since the others may lie on other hosts. A set that was never
 //! finished has nothing that the one before it lacks.
 

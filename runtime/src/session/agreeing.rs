@@ -76,7 +76,7 @@ impl Inner {
         }
         let chosen = notes.first().and_then(|note| <[u8; 16]>::try_from(&note[..]).ok());
         let Some(chosen) = chosen else {
-            let reason = "it broke the rules: the run that it has chosen makes no sense".into();
+            let reason = "it violated the protocol: the run that it has chosen makes no sense".into();
             return Err(self.fail(Failure { rank: self.coordinator.0, step: None, reason }));
         };
         Ok(self.run.get_or_init(|| format!("{:032x}", u128::from_be_bytes(chosen))).clone())

@@ -136,7 +136,7 @@ impl Watch {
 pub struct Watched<N> {
     inner: N,
     watch: Arc<Watch>,
-    /// Links that came about when nothing passed any more.
+    /// Links that were opened when nothing passed any more.
     swallowed: Vec<Box<dyn Link>>,
 }
 

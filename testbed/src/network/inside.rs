@@ -66,6 +66,6 @@ pub(crate) fn within<T: Send>(
 }
 
 fn enter(namespace: &str, error: &io::Error) -> String {
-    let advice = "gleaner testbed up --replace makes the network anew";
+    let advice = "gleaner testbed up --replace makes the network again";
     format!("the namespace {namespace} cannot be looked into: {error}; {advice}")
 }

@@ -127,7 +127,7 @@ impl Network {
             return Ok(network);
         }
         let advice =
-            format!("remove it with gleaner testbed down --name {name}, or make it anew with up --replace");
+            format!("remove it with gleaner testbed down --name {name}, or make it again with up --replace");
         Err(NetworkError::Half(format!("the network {name} is half-made; {advice}")))
     }
 

@@ -35,7 +35,7 @@ const HALF_TURN: f32 = 0.2217;
 #[derive(Debug)]
 struct Digits;
 
-/// Digits that are made anew in every step.
+/// Digits that are new in every step.
 pub fn make(seed: u64) -> Dataset {
     let examples = |seed, part, count| Examples::Fresh(Fresh::new(Rc::new(Digits), seed, part, count));
     Dataset {

@@ -25,11 +25,11 @@ pub enum Source {
     Synthetic,
     /// Handwritten digits that are inside the program.
     Digits,
-    /// Text with the statistics of the built-in one, made anew in every step.
+    /// Text with the statistics of the built-in one, new in every step.
     FreshText,
-    /// Images of digits, made anew in every step.
+    /// Images of digits, new in every step.
     FreshDigits,
-    /// Categories, and whether a user clicks: made anew in every step.
+    /// Categories, and whether a user clicks: new in every step.
     FreshClicks,
 }
 

@@ -22,7 +22,7 @@ pub fn documentation() -> Result<Dataset, TrainerError> {
     dataset(Path::new("the documentation inside this program"), DOCUMENTATION)
 }
 
-/// Text with the statistics of that, made anew in every step.
+/// Text with the statistics of that, new in every step.
 pub fn sampled(seed: u64) -> Result<Dataset, TrainerError> {
     let (vocabulary, characters) = numbered(DOCUMENTATION);
     let maker = Rc::new(Sampled::new(&characters, WINDOW));

@@ -283,7 +283,7 @@ async fn a_way_that_takes_no_datagrams_is_reported_to_both_sides_with_both_names
         Some(Negotiation::Offer { number: [_, ..], .. })
     ));
     let error = zero.await.unwrap().map(|_| ()).unwrap_err().to_string();
-    let begins = "rank 0 and rank 1 have found each other, and no link of the transport quic between them came about: no link to \
+    let begins = "rank 0 and rank 1 have found each other, and no link of the transport quic between them could be opened: no link to \
                   rank 1 at 127.0.0.1 within 1s: TCP reaches it, and no datagram of UDP was answered";
     assert!(error.starts_with(begins), "{error}");
     match Negotiation::decode(&receive(&mut *control).await.unwrap().payload) {

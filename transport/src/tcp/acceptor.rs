@@ -191,7 +191,7 @@ async fn keep<F: Future<Output = Option<Caller>> + Send + 'static>(
     }
 }
 
-/// None for one that only looked whether the port is open: another worker whose link came about otherwise, or a
+/// None for one that only looked whether the port is open: another worker whose link was opened otherwise, or a
 /// health check.
 async fn prove(
     stream: TcpStream,

@@ -75,7 +75,7 @@ pub enum JoinError {
     },
     /// All workers came, and a link between two of them did not.
     #[error(
-        "{peer} and {other} have found each other, and no link of the transport {transport} between them came about: {error}"
+        "{peer} and {other} have found each other, and no link of the transport {transport} between them could be opened: {error}"
     )]
     Unlinked {
         /// This worker.
@@ -157,7 +157,7 @@ pub enum JoinError {
         missing: Vec<Peer>,
         /// The same, in words.
         named: String,
-        /// What was turned away meanwhile and may have been one of them.
+        /// What was refused meanwhile and may have been one of them.
         hint: String,
         /// Whether rank 0 hears none, of two or more: then it may well have been cut off itself.
         is_alone: bool,

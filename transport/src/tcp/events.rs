@@ -1,5 +1,5 @@
-//! What happens in a network, until its owner asks: links that came about or did not, one for each peer at most and for each that
-//! was asked for, and callers that were turned away, of whom as many come as like to. Of those a bounded number waits.
+//! What happens in a network, until its owner asks: links that were opened or did not, one for each peer at most and for each that
+//! was asked for, and callers that were refused, of whom as many come as like to. Of those a bounded number waits.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::LinkEvent;
 
-/// Callers that were turned away and wait to be reported. Of more only the number is.
+/// Callers that were refused and wait to be reported. Of more only the number is.
 const REFUSED: usize = 64;
 
 /// See the module.
@@ -17,7 +17,7 @@ pub(crate) struct Events(Mutex<Queue>);
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<LinkEvent>,
-    /// How many of them are callers that were turned away, and how many more were since.
+    /// How many of them are callers that were refused, and how many more were since.
     refused: usize,
     more: u64,
     owner: Option<Waker>,

@@ -401,7 +401,7 @@ impl Member {
         } else if self.hello.epoch != us.epoch {
             Some(format!(
                 "{from} at {address} belongs to membership epoch {} of the job and {us_peer} to epoch {}: it was started before \
-                 or after the set of workers changed; end it, or start all workers anew",
+                 or after the set of workers changed; end it, or start all workers again",
                 self.hello.epoch, us.epoch
             ))
         } else if self.hello.is_plain != us.is_plain {

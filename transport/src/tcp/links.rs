@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(two.turn(ONE, first, Dial::Knocking), Turn::Done);
         assert!(two.welcomed(ONE, first).is_none(), "no link is asked for");
         let second = two.want(ONE).unwrap();
-        assert!(two.welcomed(ONE, first).is_none(), "it is dialled for anew");
+        assert!(two.welcomed(ONE, first).is_none(), "it is dialled for again");
         assert_eq!(two.turn(ONE, first, Dial::Knocking), Turn::Done);
         assert!(!two.rest(ONE, first), "its end is of no interest");
         assert_eq!(two.turn(ONE, second, Dial::Knocking), Turn::Go);

@@ -35,7 +35,7 @@ const LEAVING: Duration = Duration::from_secs(1);
 /// How much longer than rank 0 waits, for those in the middle of a handshake too, a participant waits for it to end the waiting.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Of how many that were turned away before all had come there is a report, one by one.
+/// Of how many that were refused before all had come there is a report, one by one.
 const REPORTED: u32 = 16;
 
 /// What is sent to all: the cards of all, by number, or why the job cannot start.
@@ -67,7 +67,7 @@ struct Participants<'a> {
     /// One task for each who came. It waits with the participant for the outcome, and writes it.
     waiting: JoinSet<Waited>,
     outcome: watch::Sender<Option<Arc<Answer>>>,
-    /// How many were turned away, and the last of them: it may have been one who is missed.
+    /// How many were refused, and the last of them: it may have been one who is missed.
     turned_away: u32,
     last_turned_away: String,
     /// What the panic said that ended one of the tasks.
@@ -217,8 +217,8 @@ impl Participants<'_> {
     fn absent(&self, waited: Duration, missing: Vec<Peer>) -> JoinError {
         let hint = match (self.turned_away, &self.last_turned_away) {
             (0, _) => String::new(),
-            (1, last) => format!("; one caller was turned away, {last}"),
-            (count, last) => format!("; {count} callers were turned away, the last from {last}"),
+            (1, last) => format!("; one caller was refused, {last}"),
+            (count, last) => format!("; {count} callers were refused, the last from {last}"),
         };
         let (workers, named) = (self.us.workers, listed(&missing));
         JoinError::Missing { waited, workers, named, missing, hint, is_alone: false }

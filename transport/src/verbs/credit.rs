@@ -13,7 +13,7 @@ const ALIGNMENT: u64 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overrun;
 
-/// What was freed since the link came about: the receiver's word to the sender.
+/// What was freed since the link was opened: the receiver's word to the sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Credit {
     /// Messages that were taken in.

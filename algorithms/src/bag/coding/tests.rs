@@ -151,7 +151,7 @@ fn names_are_read_as_they_are_written() {
     assert_eq!("qsgd3".parse::<Coding>(), Err(UnknownCoding("qsgd3".into())));
     let sentence = UnknownCoding("qsdg4".into()).to_string();
     assert!(
-        sentence.starts_with("'qsdg4' is no coding of values (did you mean qsgd4?); expected"),
+        sentence.starts_with("'qsdg4' is not a coding of values (did you mean qsgd4?); expected"),
         "{sentence}"
     );
     assert_eq!(Rounded::default(), Rounded::EXACT);

@@ -186,7 +186,7 @@ mod tests {
             ("mask_momentum", "yes", "spardl has no mask_momentum of 'yes'; expected true or false"),
             ("deliver_all_every", "0", "spardl has no deliver_all_every of '0'; expected a number above 0"),
             ("deliver_all_at", "1,x", "spardl has no deliver_all_at of 'x'; expected numbers of steps"),
-            ("residual", "globl", "'globl' is no residual collection (did you mean global?)"),
+            ("residual", "globl", "'globl' is not a residual collection (did you mean global?)"),
             ("sag", "x", "spardl has no sag of 'x'"),
             ("densty", "0.1", "spardl has no densty, and 0.1 was asked for; no method has densty"),
             (

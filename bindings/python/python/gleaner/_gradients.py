@@ -137,8 +137,8 @@ class Gradients:
         return self.native.step()
 
     def health(self, momentum: float = 0.0) -> _health.Health:
-        """What waits on this rank and how long, and what in that stands in the way of a training whose optimiser has this momentum. It begins
-        anew with other groups and after `load`.
+        """What waits on this rank and how long, and what in that slows a training whose optimiser has this momentum. It begins
+        again with other groups and after `load`.
 
         Raises:
             MethodError: a momentum that is not from 0 to below 1.

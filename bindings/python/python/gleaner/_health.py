@@ -8,7 +8,7 @@ from gleaner import _native
 
 
 class Finding(NamedTuple):
-    """What stands in the way of a training."""
+    """What slows a training."""
 
     #: A word for it: `unbounded`, `doubling`, `stale` or `momentum`.
     name: str
@@ -29,7 +29,7 @@ class Health(NamedTuple):
     delivered: float
     #: The share of the entries that a step is set to deliver.
     density: float
-    #: What stands in the way of the training.
+    #: What slows the training.
     findings: List[Finding]
 
 

@@ -33,7 +33,7 @@ class JoinError(Error):
 
 
 class JobFailed(Error):
-    """A worker died, fell silent, left or broke the rules: all ranks name the same one. The session is of no further use.
+    """A worker died, fell silent, left or violated the protocol: all ranks name the same one. The session is of no further use.
 
     Attributes:
         rank: the rank that is to blame.

@@ -108,7 +108,7 @@ impl<'s> Overlapped<'s> {
         Ok(own)
     }
 
-    /// Rank 0 says what stands in the way of the training, once each.
+    /// Rank 0 says what slows the training, once each.
     fn look_after(&mut self, step: u64) {
         if self.session.rank() != 0 {
             return;

@@ -68,7 +68,7 @@ fn run(settings: &Settings) -> Result<Summary, TrainError> {
     train(&Session::join()?, settings, |_| {})
 }
 
-/// Of strategies that need times, a single worker has one group; those of several workers measure anew.
+/// Of strategies that need times, a single worker has one group; those of several workers measure again.
 #[test]
 fn a_resumed_run_ends_with_the_same_bits() {
     for merge in ["optimal", "layer-wise", "threshold/20000"] {

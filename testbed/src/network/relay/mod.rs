@@ -89,15 +89,15 @@ impl Question {
 }
 
 fn dead(name: &str) -> impl FnOnce(io::Error) -> String {
-    let anew = "so its links carry nothing; make the network anew: gleaner testbed up --replace";
-    move |error| format!("the relay of the network {name} does not answer ({error}), {anew}")
+    let again = "so its links carry nothing; make the network again: gleaner testbed up --replace";
+    move |error| format!("the relay of the network {name} does not answer ({error}), {again}")
 }
 
 /// What is said of a link that would have to be relayed, in a network that is not.
 pub(super) fn not_relayed(name: &str) -> String {
     format!(
         "a link of the network {name} cannot delay or lose packets, since it was made without a relay and this kernel has no netem; \
-         make it anew with such links: gleaner testbed up --replace"
+         make it again with such links: gleaner testbed up --replace"
     )
 }
 

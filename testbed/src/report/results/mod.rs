@@ -1,7 +1,7 @@
 //! Pages whose tables and pictures are generated from stored measurements.
 //!
 //! A page has blocks: a comment that says in TOML what is shown, and below it what was generated, up to the line `<!-- end -->`.
-//! [`asked`] says which numbers they show, [`Stored`] holds these, and [`filled`] is the page with all blocks generated anew.
+//! [`asked`] says which numbers they show, [`Stored`] holds these, and [`filled`] is the page with all blocks generated again.
 
 mod stored;
 mod table;
@@ -111,7 +111,7 @@ pub fn asked(page: &str, text: &str, into: &mut BTreeMap<String, Asked>) -> Resu
     Ok(())
 }
 
-/// A page with its blocks generated anew, from what is stored in a directory.
+/// A page with its blocks generated again, from what is stored in a directory.
 ///
 /// # Errors
 /// A block that cannot be read or has no numbers, measurements that are not stored, and a page that mixes builds.

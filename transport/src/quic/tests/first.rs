@@ -47,7 +47,7 @@ async fn who_leaves_before_all_are_linked_is_named_by_all() {
     }
 }
 
-/// Also where links came about that were not asked for: they hold the thread of QUIC, whose socket would hold them.
+/// Also where links were opened that were not asked for: they hold the thread of QUIC, whose socket would hold them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_network_that_is_dropped_nothing_is_left() {
     let [zero, one] = two().await;

@@ -170,7 +170,7 @@ async fn up(network: &mut TcpNetwork, peer: u32) -> Box<dyn Link> {
     }
 }
 
-/// The next time that someone was turned away.
+/// The next time that someone was refused.
 async fn refused(network: &mut TcpNetwork) -> String {
     match timeout(LONG, conformance::event(network)).await.unwrap() {
         Some(LinkEvent::Refused { reason, .. }) => reason,

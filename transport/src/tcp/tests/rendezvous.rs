@@ -53,7 +53,7 @@ async fn another_number_of_workers_is_reported_to_both_sides() {
 #[tokio::test]
 async fn another_epoch_is_reported_to_both_sides() {
     let expected = "rank 2 at 127.0.0.1 belongs to membership epoch 301 of the job and rank 0 to epoch 300: it was started \
-                    before or after the set of workers changed; end it, or start all workers anew";
+                    before or after the set of workers changed; end it, or start all workers again";
     misfit(|hello| hello.epoch += 1, expected).await;
 }
 
@@ -211,7 +211,7 @@ async fn turned_away(change: impl FnOnce(&mut JoinConfig)) {
     );
     let failed = sentence(job.zero.await.unwrap());
     assert!(failed.contains("rank 1 did not come"), "{failed}");
-    assert!(failed.contains("3 callers were turned away") && failed.contains("another secret"), "{failed}");
+    assert!(failed.contains("3 callers were refused") && failed.contains("another secret"), "{failed}");
 }
 
 #[tokio::test]

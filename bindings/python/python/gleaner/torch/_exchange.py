@@ -61,8 +61,8 @@ class Exchange:
         load_state(self.gradients, state, self.session.rank, self.session.world_size)
 
     def health(self, momentum: float = 0.0, *, optimizer: Optional[torch.optim.Optimizer] = None) -> _health.Health:
-        """What waits on this rank and how long, and what in that stands in the way of a training with this momentum or optimiser. It begins
-        anew with other groups and after `load_state_dict`.
+        """What waits on this rank and how long, and what in that slows a training with this momentum or optimiser. It begins
+        again with other groups and after `load_state_dict`.
 
         Args:
             momentum: that of the optimiser, from 0 to below 1; 0 where it counts how long entries have waited, and beside momentum correction.

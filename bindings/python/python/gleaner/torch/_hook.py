@@ -3,7 +3,7 @@
 DistributedDataParallel hands over its buckets in an order that is the same on all ranks, and waits for all of them when the backward
 pass is over. The hook hands the gradients of a bucket over parameter by parameter, where their exchange begins as soon as their group is
 complete; with the last bucket it waits for the update and fills all buckets with means. So residuals belong to parameters, and it does not
-matter that buckets are put together anew after the first step.
+matter that buckets are put together again after the first step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gleaner.torch._tensors import memory
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
 
-# The first step's buckets are put together anew for the second; from then on their order stays.
+# The first step's buckets are put together again for the second; from then on their order stays.
 _STEADY_AFTER = 2
 
 

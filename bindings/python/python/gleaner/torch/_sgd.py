@@ -55,7 +55,7 @@ class SGD(torch.optim.Optimizer):
         """Steps along the gradients that the parameters have.
 
         Args:
-            closure: computes the loss anew, and the gradients with it.
+            closure: computes the loss again, and the gradients with it.
 
         Returns:
             What the closure returns, if there is one.
