@@ -28,7 +28,7 @@ class Liblinear:
         self.model = os.path.join(folder, "model")
 
     def run(self, passes):
-        tolerance = "1e9" if passes == 1 else "0.1"
+        tolerance = "1e9" if passes == 1 else "0.01"
         words = ["liblinear-train", "-s", "7", "-c", "1", "-e", tolerance, arguments.data, self.model]
         clock = time.perf_counter()
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as program:
