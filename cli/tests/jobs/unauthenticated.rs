@@ -64,7 +64,10 @@ fn at_the_rendezvous_they_delay_no_worker() {
     let ended = end(&mut ranks);
     assert_eq!(ended[0].report()["digest"], undisturbed(&job));
     assert!(ended.iter().all(|ended| ended.code == 0), "{ended:?}");
-    assert!(ended[0].err.contains("turned 127.0.0.1") && ended[0].err.contains("something else calls"));
+    assert!(
+        ended[0].err.contains("refused the connection from 127.0.0.1")
+            && ended[0].err.contains("something else calls")
+    );
     silence(callers);
 }
 
