@@ -9,10 +9,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::forecast::{Model, Network, Speed};
 use gleaner_algorithms::merging::{Costs, Optimal, Placement, Predicted, Problem, evaluate, named};
 use gleaner_units::{self as units, Rate};
+use serde::Serialize;
 
 use crate::calibrate::file::Calibration;
 use crate::choice::{self, Choice};
@@ -45,9 +47,9 @@ pub struct MergePlan {
     forward: Option<Duration>,
     #[command(flatten)]
     choice: Choice,
-    /// Where selection runs: in the thread of the backward pass, which waits for it (OMGS-SGD, equation 6), or beside it, as here
-    #[arg(long, value_name = "WHERE", default_value = "beside", value_parser = ["backward", "beside"])]
-    select_in: String,
+    /// Where selection runs
+    #[arg(long, value_name = "WHERE", default_value = "beside")]
+    select_in: SelectIn,
     /// The number of workers, P
     #[arg(long, value_name = "P", value_parser = units::within::<u32>(1..), required_unless_present_any = ["calibration", "paper"])]
     workers: Option<u32>,
@@ -74,9 +76,22 @@ pub struct MergePlan {
     paper: bool,
 }
 
-impl MergePlan {
-    fn place(&self) -> Placement {
-        if self.select_in == "backward" { Placement::InBackward } else { Placement::Beside }
+/// Where selection runs: [`Placement`] on the command line.
+#[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SelectIn {
+    /// In the thread of the backward pass, which waits for it: OMGS-SGD, equation 6
+    Backward,
+    /// Beside the backward pass, as here
+    Beside,
+}
+
+impl SelectIn {
+    fn place(self) -> Placement {
+        match self {
+            SelectIn::Backward => Placement::InBackward,
+            SelectIn::Beside => Placement::Beside,
+        }
     }
 }
 
@@ -114,7 +129,7 @@ fn plan(arguments: &MergePlan) -> Result<String, CommandError> {
         true => choice.candidates(workers, n)?,
         false => vec![choice],
     };
-    let place = arguments.place();
+    let place = arguments.select_in.place();
     let mut best: Option<(f64, &Method)> = None;
     for method in &candidates {
         let costs = Predicted { model: &model, method, workers };
@@ -145,7 +160,7 @@ fn compared(
     (costs, dense): (&dyn Costs, &dyn Costs),
     from: &str,
 ) -> Result<String, CommandError> {
-    let place = arguments.place();
+    let place = arguments.select_in.place();
     let problem = Problem { pass: &layers.pass, costs, place };
     let solution = Optimal::solve(&problem)?;
     let rows = Row::all(&problem)?;
@@ -160,7 +175,7 @@ fn compared(
         method: method.to_string(),
         label: method.label(),
         workers,
-        select_in: &arguments.select_in,
+        select_in: arguments.select_in,
         costs: from,
         largest_frontier: solution.largest_frontier,
         strategies: rows,

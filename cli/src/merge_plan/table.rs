@@ -7,6 +7,7 @@ use gleaner_algorithms::merging::{MergingError, Optimal, Problem, STRATEGIES, St
 use gleaner_units::grouped;
 use serde::Serialize;
 
+use super::SelectIn;
 use super::layers::NamedLayer;
 use crate::report::{ms, table};
 
@@ -70,7 +71,7 @@ pub struct Plan<'a> {
     #[serde(skip)]
     pub label: String,
     pub workers: u32,
-    pub select_in: &'a str,
+    pub select_in: SelectIn,
     /// Where costs come from.
     pub costs: &'a str,
     pub largest_frontier: usize,
@@ -94,7 +95,10 @@ impl Plan<'_> {
         let Self { model, layers, times, label, workers, costs, .. } = self;
         let entries = grouped(layers.iter().map(|layer| layer.entries as u64).sum());
         let [forward, backward] = [self.seconds_forward, self.seconds_backward].map(ms);
-        let place = if self.select_in == "backward" { "in" } else { "beside" };
+        let place = match self.select_in {
+            SelectIn::Backward => "in",
+            SelectIn::Beside => "beside",
+        };
         let mut text = format!(
             "{model}: {} layers, {entries} entries; forward {forward} ms, backward {backward} ms, {times}\n{label} among {workers} workers, \
              {costs}, selection {place} the backward pass; times in ms\n\n{}",

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use gleaner_regress::RegressError;
 use gleaner_regress::data::{Shape, Source};
 use gleaner_regress::objective::{Loss, Penalty};
@@ -59,8 +59,8 @@ pub struct Regress {
     #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = units::number::<f64>, allow_negative_numbers = true)]
     l2: f64,
     /// How the objective is minimised: sgd, by batches of samples, or scd, by coordinates, for which every worker holds all samples
-    #[arg(long, default_value = "sgd", value_parser = ["sgd", "scd"])]
-    algorithm: String,
+    #[arg(long, value_enum, default_value_t = Way::Sgd)]
+    algorithm: Way,
     /// Samples of each worker in a step of SGD
     #[arg(long, value_name = "N", default_value = "1000", value_parser = units::count)]
     batch: usize,
@@ -69,8 +69,8 @@ pub struct Regress {
     #[arg(long, value_name = "RATE", value_parser = units::number::<f64>, allow_negative_numbers = true)]
     lr: Option<f64>,
     /// How the learning rate falls over t epochs: constant, inverse (1/(1 + decay·t)) or root (1/√(1 + decay·t))
-    #[arg(long, default_value = "constant", value_parser = ["constant", "inverse", "root"])]
-    schedule: String,
+    #[arg(long, value_enum, default_value_t = Fall::Constant)]
+    schedule: Fall,
     /// How fast the learning rate falls
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = units::number::<f64>, allow_negative_numbers = true)]
     decay: f64,
@@ -81,8 +81,8 @@ pub struct Regress {
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
     /// The order of the samples: shuffled, another one in every epoch, or that of the file
-    #[arg(long, default_value = "shuffled", value_parser = ["shuffled", "file"])]
-    order: String,
+    #[arg(long, value_enum, default_value_t = Sequence::Shuffled)]
+    order: Sequence,
     /// Coordinates that each worker changes in an iteration of scd
     #[arg(long, value_name = "N", default_value = "100", value_parser = units::count)]
     coordinates: usize,
@@ -122,6 +122,28 @@ pub struct Regress {
     pub json: bool,
 }
 
+/// How the objective is minimised.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Way {
+    Sgd,
+    Scd,
+}
+
+/// How the learning rate falls.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Fall {
+    Constant,
+    Inverse,
+    Root,
+}
+
+/// The order of samples.
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Sequence {
+    Shuffled,
+    File,
+}
+
 fn loss(name: &str) -> Result<Loss, String> {
     Loss::named(name).ok_or_else(|| {
         let names: Vec<&str> = Loss::ALL.iter().map(|loss| loss.name()).collect();
@@ -147,20 +169,20 @@ impl Regress {
 
     /// What a run is to do.
     pub fn settings(&self) -> Result<Settings, CommandError> {
-        let algorithm = match &*self.algorithm {
-            "scd" => Algorithm::Scd { coordinates: self.coordinates },
-            _ => Algorithm::Sgd(Descent {
+        let algorithm = match self.algorithm {
+            Way::Scd => Algorithm::Scd { coordinates: self.coordinates },
+            Way::Sgd => Algorithm::Sgd(Descent {
                 batch: self.batch,
                 rate: self.lr,
-                schedule: match &*self.schedule {
-                    "inverse" => Schedule::Inverse,
-                    "root" => Schedule::Root,
-                    _ => Schedule::Constant,
+                schedule: match self.schedule {
+                    Fall::Constant => Schedule::Constant,
+                    Fall::Inverse => Schedule::Inverse,
+                    Fall::Root => Schedule::Root,
                 },
                 decay: self.decay,
                 staleness: self.staleness,
                 threads: self.threads,
-                shuffles: self.order == "shuffled",
+                shuffles: self.order == Sequence::Shuffled,
             }),
         };
         let settings = Settings {
