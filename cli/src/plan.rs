@@ -15,10 +15,11 @@ use gleaner_algorithms::forecast::Speed;
 use gleaner_algorithms::schedule::{self, Cost, Fault, Program, Proof};
 use gleaner_algorithms::{Method, Rank};
 use gleaner_units::{self as units, Rate, grouped};
+use serde::Serialize;
 
 use crate::calibrate::file::Calibration;
 use crate::choice::{self, Choice};
-use crate::report::{self, CommandError, ReportFields};
+use crate::report::{self, CommandError};
 use compare::Comparison;
 use draw::MOST_RANKS;
 use speedup::Speedup;
@@ -88,16 +89,23 @@ pub struct Plan {
     json: bool,
 }
 
+impl Plan {
+    /// The same with the latency and the bandwidth that were measured, if a file has them.
+    fn measured(mut self) -> Result<Self, CommandError> {
+        if let Some(path) = &self.calibration {
+            (self.latency, self.bandwidth) = Calibration::read(path)?.network();
+        }
+        Ok(self)
+    }
+}
+
 pub fn run(arguments: Plan) -> Result<ExitCode, CommandError> {
     report::print(&text(arguments)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(mut arguments: Plan) -> Result<String, CommandError> {
-    if let Some(path) = &arguments.calibration {
-        (arguments.latency, arguments.bandwidth) = Calibration::read(path)?.network();
-    }
-    let arguments = &arguments;
+fn text(arguments: Plan) -> Result<String, CommandError> {
+    let arguments = &arguments.measured()?;
     let mut method = arguments.choice.method()?;
     if arguments.speedup {
         let table = Speedup::new(&method, arguments.workers, arguments.latency, arguments.speed)
@@ -234,21 +242,36 @@ fn ring_cost(workers: u32, n: usize) -> Result<Cost, RoutineError> {
     Ok(ring.cost(&ring.shape(workers, n)?)?.high)
 }
 
+/// What is reported of one method; the names are those of the JSON object.
+#[derive(Serialize)]
+struct Planned {
+    method: &'static str,
+    workers: u32,
+    params: usize,
+    k: usize,
+    blocks: usize,
+    rounds: u64,
+    messages: u64,
+    words_received: u64,
+    words_critical: u64,
+    checked: bool,
+    seconds: f64,
+}
+
 fn as_json(arguments: &Plan, (method, n): (&Method, usize), k: usize, blocks: usize, cost: &Cost) -> String {
-    let seconds = cost.time(arguments.latency, arguments.bandwidth.bytes_per_second()).as_secs_f64();
-    report::json(&ReportFields(vec![
-        ("method", method.collective().name().into()),
-        ("workers", arguments.workers.into()),
-        ("params", n.into()),
-        ("k", k.into()),
-        ("blocks", blocks.into()),
-        ("rounds", cost.rounds.into()),
-        ("messages", cost.messages.into()),
-        ("words_received", cost.words_received.into()),
-        ("words_critical", cost.words_critical.into()),
-        ("checked", true.into()),
-        ("seconds", seconds.into()),
-    ]))
+    report::json(&Planned {
+        method: method.collective().name(),
+        workers: arguments.workers,
+        params: n,
+        k,
+        blocks,
+        rounds: cost.rounds,
+        messages: cost.messages,
+        words_received: cost.words_received,
+        words_critical: cost.words_critical,
+        checked: true,
+        seconds: cost.time(arguments.latency, arguments.bandwidth.bytes_per_second()).as_secs_f64(),
+    })
 }
 
 #[cfg(test)]

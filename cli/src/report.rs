@@ -7,8 +7,7 @@ use std::path::Path;
 use gleaner_algorithms::collectives::MethodError;
 use gleaner_runtime::launcher::LaunchError;
 use gleaner_runtime::staged::{Staged, StagedError};
-use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde::Serialize;
 
 use crate::choice::ChoiceError;
 
@@ -65,15 +64,6 @@ pub fn print(report: &str) -> Result<(), CommandError> {
 /// A report as one JSON object on a line. Numbers and names, which reports are made of, always serialise.
 pub fn json(report: &impl Serialize) -> String {
     serde_json::to_string(report).unwrap_or_default() + "\n"
-}
-
-/// An object that is printed and nothing else: its fields by name, in their order.
-pub struct ReportFields(pub Vec<(&'static str, Value)>);
-
-impl Serialize for ReportFields {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
-    }
 }
 
 /// Sees now whether a file can be written at the end: what is staged and never published leaves nothing behind.

@@ -7,11 +7,10 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::forecast::{Forecast, Model, Network, PARTS, Speed};
 use serde::Serialize;
-use serde_json::json;
 
 use super::{HIGH, WIDTH};
-use crate::choice::stated;
-use crate::report::{self, ReportFields, counted, ms};
+use crate::choice::{Stated, stated};
+use crate::report::{self, counted, ms};
 use gleaner_charts::{Axis, DrawError, Key, Line, Lines, Look, Page};
 use gleaner_units::{self as units, Rate, grouped};
 
@@ -80,7 +79,25 @@ struct Ranking {
     speed: String,
     overlap: f64,
     bytes_per_entry: f64,
-    methods: Vec<ReportFields>,
+    methods: Vec<Row>,
+}
+
+/// A method in it.
+#[derive(Serialize)]
+struct Row {
+    method: &'static str,
+    options: Stated,
+    rounds: u64,
+    messages: u64,
+    words_critical: u64,
+    bytes_per_step: u64,
+    seconds: f64,
+    seconds_select: f64,
+    seconds_exchange: f64,
+    seconds_merge: f64,
+    /// The least and the most.
+    entries_per_step: (u64, u64),
+    ratio: f64,
 }
 
 /// The times of an all-reduce by numbers of workers.
@@ -114,22 +131,19 @@ impl Comparison {
     }
 
     pub fn json(&self) -> String {
-        let method = |f: &Forecast| {
-            ReportFields(vec![
-                ("method", f.method.collective().name().into()),
-                ("options", json!(stated(&f.method))),
-                ("rounds", f.rounds.into()),
-                ("messages", f.messages.into()),
-                ("words_critical", f.words.into()),
-                ("bytes_per_step", f.bytes_received.into()),
-                ("seconds", f.seconds.into()),
-                ("seconds_select", f.select.into()),
-                ("seconds_exchange", f.exchange.into()),
-                ("seconds_merge", f.merge.into()),
-                // The least and the most.
-                ("entries_per_step", json!(f.delivered)),
-                ("ratio", self.ratio(f).into()),
-            ])
+        let method = |f: &Forecast| Row {
+            method: f.method.collective().name(),
+            options: stated(&f.method),
+            rounds: f.rounds,
+            messages: f.messages,
+            words_critical: f.words,
+            bytes_per_step: f.bytes_received,
+            seconds: f.seconds,
+            seconds_select: f.select,
+            seconds_exchange: f.exchange,
+            seconds_merge: f.merge,
+            entries_per_step: f.delivered,
+            ratio: self.ratio(f),
         };
         let Model { network, speed, overlap, bytes_per_entry } = &self.model;
         report::json(&Ranking {
