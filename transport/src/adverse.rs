@@ -209,7 +209,7 @@ impl Shelf {
     }
 }
 
-/// Some time, or none, again whenever it is over.
+/// Some time, or none, and another whenever it is over.
 #[derive(Default)]
 struct Pause(Option<Pin<Box<Sleep>>>);
 

@@ -84,7 +84,7 @@ impl<N: Network + ?Sized> Network for Box<N> {
 /// What happens in a network without being asked.
 #[derive(Debug)]
 pub enum LinkEvent {
-    /// A link was opened, opened by either side.
+    /// A link was opened, by either side.
     Up(Box<dyn Link>),
     /// A link that [`Network::open`] asked for did not come about; or one that the peer asked for did not, and both know who the other is.
     Failed {

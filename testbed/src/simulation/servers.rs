@@ -24,7 +24,7 @@ pub struct Served {
     pub servers: usize,
     /// Steps of each worker.
     pub steps: u64,
-    /// Which layers are important, under OSP, where no gradients say it: sampled again for each step from this seed.
+    /// Which layers are important, under OSP, where no gradients say it: sampled for each step from this seed.
     pub seed: u64,
 }
 

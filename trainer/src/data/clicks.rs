@@ -22,7 +22,7 @@ const HIDDEN: u64 = 1;
 #[derive(Debug)]
 struct Clicks;
 
-/// Categories with their clicks, again in every step.
+/// Categories with their clicks, new ones in every step.
 pub fn make(seed: u64) -> Dataset {
     let examples = |seed, part, count| Examples::Fresh(Fresh::new(Rc::new(Clicks), seed, part, count));
     Dataset {

@@ -1,4 +1,4 @@
-//! What happens in a network, until its owner asks: links that were opened or did not, one for each peer at most and for each that
+//! What happens in a network, until its owner asks: links that were opened or could not be, one for each peer at most and for each that
 //! was asked for, and callers that were refused, of whom as many come as like to. Of those a bounded number waits.
 
 use std::collections::VecDeque;
