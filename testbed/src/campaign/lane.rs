@@ -56,7 +56,7 @@ impl Lane {
             Fault::Cut | Fault::ShortCut | Fault::MendedCut => self.network.plug(name, false)?,
             Fault::SlowLink => {
                 let shape = Shape { rate: Some(units::rate(SLOW)?), ..Shape::default() };
-                self.network.set_link(name, Link::both(shape))?
+                self.network.prepare_link(name, Link::both(shape))?
             }
             _ => return Ok(()),
         });
@@ -91,7 +91,7 @@ impl Lane {
         let Some((fault, host)) = self.done.take() else { return Ok(()) };
         let name = &self.hosts[host as usize].name;
         match fault {
-            Fault::SlowLink => self.network.set_link(name, Link::default())?.go()?,
+            Fault::SlowLink => self.network.set_link(name, Link::default())?,
             _ => self.network.plug(name, true)?.go()?,
         }
         Ok(())

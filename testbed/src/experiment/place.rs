@@ -91,7 +91,7 @@ impl Place {
         let link = link(case)?;
         for host in 0..emulated.hosts.len() {
             if emulated.links[host] != link {
-                emulated.network.set_link(&emulated.hosts[host].name, link)?.go()?;
+                emulated.network.set_link(&emulated.hosts[host].name, link)?;
                 emulated.links[host] = link;
             }
         }
@@ -128,7 +128,7 @@ impl Place {
         let Link { up, down } = emulated.links[host];
         let text = |name: &str| properties.get(name).map(String::as_str);
         let link = Link { up: up.with(text)?, down: down.with(text)? };
-        emulated.network.set_link(&emulated.hosts[host].name, link)?.go()?;
+        emulated.network.set_link(&emulated.hosts[host].name, link)?;
         emulated.reshaped.insert(host);
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Place {
             emulated.cut.pop();
         }
         while let Some(host) = emulated.reshaped.first() {
-            emulated.network.set_link(&emulated.hosts[*host].name, emulated.links[*host])?.go()?;
+            emulated.network.set_link(&emulated.hosts[*host].name, emulated.links[*host])?;
             emulated.reshaped.pop_first();
         }
         Ok(())

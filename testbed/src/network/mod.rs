@@ -15,6 +15,7 @@ mod remove;
 mod shape;
 mod state;
 
+use std::fs::File;
 use std::net::Ipv4Addr;
 use std::process::Command;
 
@@ -222,9 +223,19 @@ impl Network {
         Ok(Some(links.into_iter().flatten().fold(Crossed::default(), Crossed::plus)))
     }
 
-    /// Prepares to change the link of a host while packets cross it, so that it takes next to no time at its moment; those that wait in
-    /// its queues are lost, or arrive as before where a relay has them.
-    pub fn set_link(&mut self, host: &str, link: Link) -> Result<Prepared, NetworkError> {
+    /// Changes the link of a host while packets cross it; those that wait in its queues are lost, or arrive as before where a
+    /// relay has them.
+    pub fn set_link(&mut self, host: &str, link: Link) -> Result<(), NetworkError> {
+        let (_lock, change) = self.link_change(host, link)?;
+        change.go()
+    }
+
+    /// Prepares such a change, so that it takes next to no time at its moment.
+    pub fn prepare_link(&mut self, host: &str, link: Link) -> Result<Prepared, NetworkError> {
+        Ok(self.link_change(host, link)?.1)
+    }
+
+    fn link_change(&mut self, host: &str, link: Link) -> Result<(File, Prepared), NetworkError> {
         let host = self.host(host)?.name;
         let mut changed = self.clone();
         *changed.topology.link_mut(&host)? = link;
@@ -237,12 +248,12 @@ impl Network {
         {
             return Err(relay::not_relayed(&self.name).into());
         }
-        let _lock = state::lock()?;
+        let lock = state::lock()?;
         changed.write()?;
         *self = changed;
         let node = self.host(&host)?;
         let number = self.hosts().iter().position(|there| *there == node).unwrap_or_default();
-        build::prepare(self, number, &node, &kernel)
+        Ok((lock, build::prepare(self, number, &node, &kernel)?))
     }
 
     /// Prepares to cut the link of a host, as if its cable were pulled, or to join it again, so that it takes next to no time at its
@@ -267,7 +278,6 @@ impl Network {
 
 /// A change that waits for its moment: the programs that make it run already.
 #[derive(Debug)]
-#[must_use]
 pub struct Prepared(Vec<Batch>, Option<relay::Question>);
 
 impl Prepared {

@@ -84,11 +84,11 @@ fn a_link_changes_while_it_is_up() {
     let network = &mut guard.0;
     let host = network.host("host1").unwrap();
     let slower = Link { up: mbit(20).up, down: mbit(30).down };
-    network.set_link("host1", slower).unwrap().go().unwrap();
+    network.set_link("host1", slower).unwrap();
     assert!(shown(&host.namespace, INTERFACE).contains("rate 20Mbit"));
     assert!(shown(network.name(), &host.port).contains("rate 30Mbit"));
     assert_eq!(Network::find(network.name()).unwrap().host("host1").unwrap().link, slower);
-    network.set_link("host1", Link::default()).unwrap().go().unwrap();
+    network.set_link("host1", Link::default()).unwrap();
     assert!(!shown(&host.namespace, INTERFACE).contains("tbf"));
     assert!(!shown(network.name(), &host.port).contains("tbf"));
     // What cannot be leaves all as it is.
@@ -117,7 +117,7 @@ fn a_transfer_goes_on_when_its_link_becomes_slower() {
         scope.spawn(move || sender.write_all(&vec![0; BYTES]).unwrap());
         scope.spawn(move || {
             begins.recv().unwrap();
-            network.set_link("host1", mbit(100)).unwrap().go().unwrap();
+            network.set_link("host1", mbit(100)).unwrap();
         });
         let mut taken = vec![0; BYTES];
         let (first, others) = taken.split_at_mut(BYTES / 24);
