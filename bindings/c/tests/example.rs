@@ -21,7 +21,7 @@ fn here() -> &'static Path {
 
 /// The folder where `bindings/c/install` has put the library, for all tests; nothing where there is no C compiler or pkg-config.
 fn installed() -> Option<&'static Path> {
-    static INSTALLED: LazyLock<Option<TempDir>> = LazyLock::new(|| {
+    static INSTALLED: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
         for program in ["cc", "pkg-config"] {
             let found = Command::new(program).arg("--version").stdout(Stdio::null()).status();
             if !found.is_ok_and(|status| status.success()) {
@@ -29,13 +29,13 @@ fn installed() -> Option<&'static Path> {
                 return None;
             }
         }
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
         // Cargo has put the library beside this test.
         let built = env::current_exe().unwrap().parent().unwrap().to_owned();
-        succeed(Command::new(here().join("install")).arg(folder.path()).arg(built));
+        succeed(Command::new(here().join("install")).arg(&folder).arg(built));
         Some(folder)
     });
-    INSTALLED.as_ref().map(TempDir::path)
+    INSTALLED.as_deref()
 }
 
 /// What a command printed, which has to succeed.

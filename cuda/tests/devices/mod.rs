@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used)]
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +13,6 @@ use gleaner_algorithms::device::{DeviceSlice, Format, Order};
 use gleaner_cuda::{Cuda, Emulation, Memory, nvrtc};
 use gleaner_statistics::random::Generator;
 use half::{bf16, f16};
-use tempfile::TempDir;
 
 /// Calls the driver.
 macro_rules! driver {
@@ -50,17 +51,16 @@ pub fn on_real(test: impl Fn(&Arc<Cuda>)) {
 
 /// An emulated device, if it can be compiled here.
 pub fn emulation() -> Option<Emulation> {
-    static LIBRARY: OnceLock<Option<TempDir>> = OnceLock::new();
+    static LIBRARY: OnceLock<Option<File>> = OnceLock::new();
     let compiled = || compiled().inspect_err(|reason| gleaner_skips::skip("g++", reason)).ok();
+    let library = LIBRARY.get_or_init(compiled).as_ref()?;
+    let path = format!("/proc/self/fd/{}", library.as_raw_fd());
     // SAFETY: it is what was just compiled.
-    LIBRARY
-        .get_or_init(compiled)
-        .as_ref()
-        .map(|folder| unsafe { Emulation::load(&folder.path().join(LIBRARY_FILE)) }.unwrap())
+    Some(unsafe { Emulation::load(Path::new(&path)) }.unwrap())
 }
 
-/// A folder with the library that the kernels are compiled to: their sources are in this program, so that it may be carried.
-fn compiled() -> Result<TempDir, String> {
+/// The library that the kernels are compiled to, which no folder holds any more. Their sources are in this program, so that it may be carried.
+fn compiled() -> Result<File, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     for (name, text) in nvrtc::SOURCES.iter().chain(&[("host.hpp", HOST)]) {
         fs::write(folder.path().join(name), text).map_err(|error| error.to_string())?;
@@ -79,7 +79,7 @@ fn compiled() -> Result<TempDir, String> {
     compiler.arg("-include").arg(folder.path().join("host.hpp")).args(["kernels.cu", "-o", LIBRARY_FILE]);
     let output = compiler.current_dir(folder.path()).output().map_err(|error| format!("g++: {error}"))?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(folder)
+    File::open(folder.path().join(LIBRARY_FILE)).map_err(|error| error.to_string())
 }
 
 /// Random numbers, always the same.
