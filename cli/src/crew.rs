@@ -116,6 +116,11 @@ pub fn follow(job: Job, lines: bool) -> Result<Outcome, LaunchError> {
     outcome
 }
 
+/// The variable of a worker that sets its timeout.
+pub fn timeout(timeout: Duration) -> (String, String) {
+    ("GLEANER_TIMEOUT".into(), format!("{}ms", timeout.as_millis()))
+}
+
 /// Starts this very command line as so many processes, of which some may be parameter servers, unless this process is one of them already;
 /// gives the exit code once they have ended.
 pub fn assemble(
@@ -131,9 +136,7 @@ pub fn assemble(
     let mut job = Job::local(processes, std::iter::once(program).chain(std::env::args_os().skip(1)));
     job.output = Output::RankZero;
     job.roles = roles;
-    if let Some(timeout) = timeout {
-        job.env.push(("GLEANER_TIMEOUT".into(), format!("{}ms", timeout.as_millis())));
-    }
+    job.env.extend(timeout.map(self::timeout));
     let outcome = follow(job, false)?;
     if let Some(failure) = outcome.failure {
         say(format_args!("gleaner {name}: {failure}"));

@@ -17,6 +17,10 @@ use crate::roles::{OnFailure, RoleMap, Roles};
 /// How long a peer may be silent, unless `GLEANER_TIMEOUT` says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The timeouts that a job may have.
+const TIMEOUTS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(1_000_000);
+
 /// The range that a rendezvous port is derived into where the launcher names none: below the ephemeral ports.
 const PORTS: std::ops::Range<u32> = 20_000..32_000;
 
@@ -154,7 +158,7 @@ impl Config {
         Self::from_lookup(&|name| std::env::var(name))
     }
 
-    /// What the environment says, however the job is started: the time-out, what carries links and whether they are encrypted, and which
+    /// What the environment says, however the job is started: the timeout, what carries links and whether they are encrypted, and which
     /// ranks are servers; for the rest a job of one worker. For a program that learns its place in a job by other means.
     ///
     /// # Errors
@@ -165,11 +169,13 @@ impl Config {
 
     fn settings_of(get: Lookup<'_>) -> Result<Self, ConfigError> {
         let timeout = match get("GLEANER_TIMEOUT") {
-            Ok(text) => duration(&text).ok_or(ConfigError::Value {
-                name: "GLEANER_TIMEOUT",
-                value: text,
-                expected: "a duration of at least 100ms, such as 30s or 500ms",
-            })?,
+            Ok(text) => match gleaner_units::duration(&text) {
+                Ok(timeout) if TIMEOUTS.contains(&timeout) => timeout,
+                _ => {
+                    let expected = "a duration from 100ms to 1000000s, such as 30s or 500ms";
+                    return Err(ConfigError::Value { name: "GLEANER_TIMEOUT", value: text, expected });
+                }
+            },
             Err(_) => TIMEOUT,
         };
         let is_plain = flag(get, "GLEANER_PLAIN")?;
@@ -405,18 +411,6 @@ fn roles(get: Lookup<'_>) -> Result<Roles, ConfigError> {
     };
     let servers = servers.filter(|text| !text.is_empty()).map_or(Ok(0), count)?;
     Ok(Roles { servers, colocated: flag(get, "GLEANER_COLOCATE")?, on_failure })
-}
-
-/// `30s`, `500ms`, or seconds without a unit; at least 100 ms.
-fn duration(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    let (number, unit) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
-        (Some(number), _) => (number, 1e-3),
-        (None, Some(number)) => (number, 1.0),
-        (None, None) => (text, 1.0),
-    };
-    let seconds = number.trim().parse::<f64>().ok()? * unit;
-    (0.1..=1e6).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
 }
 
 #[cfg(test)]
