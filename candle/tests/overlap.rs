@@ -326,7 +326,7 @@ fn survivors_have_the_parameters_of_a_whole_step() {
             }
             unreachable!("the loop has no end")
         });
-        assert!(started.elapsed() < TIMEOUT / 2, "no rank waits for a time-out");
+        assert!(started.elapsed() < TIMEOUT / 2, "no rank waits for a timeout");
         for (rank, (step, parameters, error)) in ranks.into_iter().enumerate() {
             assert_eq!(step, WHOLE);
             assert!(parameters == expected[rank].0, "rank {rank}, leaves: {leaves}");

@@ -59,13 +59,13 @@ pub struct Bench {
     /// Once the entries of an update are agreed on, let every worker add what it has there, in a second exchange
     #[arg(long)]
     complete_sums: bool,
-    /// Steps that are measured
+    /// Measured steps
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = units::within::<u32>(1..))]
     steps: u32,
-    /// Steps before them that are not
+    /// Warm-up steps, which are not measured
     #[arg(long, value_name = "S", default_value_t = 3, value_parser = units::within::<u32>(..))]
     warmup: u32,
-    /// Where the random numbers start
+    /// Random seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How long a silent worker counts as alive [default: 30s]

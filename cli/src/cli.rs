@@ -12,7 +12,7 @@ use crate::report::exit_code;
 use crate::train;
 use crate::{bench, calibrate, choice, launch, merge_plan, plan, reduce, regress, select, simulate, testbed};
 
-/// Data-parallel training that exchanges the entries that matter and gathers the rest as residuals.
+/// Data-parallel training over slow networks by exchanging sparse gradients.
 #[derive(Parser)]
 #[command(name = "gleaner", version)]
 pub(crate) enum Command {

@@ -72,16 +72,16 @@ pub struct Launch {
     #[arg(long, conflicts_with = "rendezvous")]
     port: Option<u16>,
 
-    /// How long workers wait for each other, for instance `30s` (sets GLEANER_TIMEOUT).
-    #[arg(long, value_name = "TIME")]
-    timeout: Option<String>,
+    /// How long workers wait for each other at the start, and how long a silent one counts as alive, such as 30s (sets GLEANER_TIMEOUT).
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    timeout: Option<Duration>,
 
-    /// Does not encrypt what workers exchange, on a network that is trusted (sets GLEANER_PLAIN).
+    /// Do not encrypt links, on a trusted network (sets GLEANER_PLAIN).
     #[arg(long)]
     plain: bool,
 
-    /// What carries the links between workers: tcp, quic, verbs, or auto for the best that every worker finds (sets
-    /// GLEANER_TRANSPORT).
+    /// Transport between workers: tcp (the default), quic, verbs, or auto: verbs where the host can use it, else tcp; all workers have to come to
+    /// the same (sets GLEANER_TRANSPORT).
     #[arg(long, value_name = "T", value_parser = transport)]
     transport: Option<Preference>,
 
@@ -93,11 +93,11 @@ pub struct Launch {
     #[arg(long, value_name = "N")]
     sockets: Option<Sockets>,
 
-    /// How QUIC finds its speed: cubic or bbr (sets GLEANER_CONGESTION).
+    /// QUIC's congestion control: cubic or bbr (sets GLEANER_CONGESTION).
     #[arg(long, value_name = "C")]
     congestion: Option<Congestion>,
 
-    /// Ends standard output with a line of JSON: exit_code, failed_rank, step, reason.
+    /// End standard output with a line of JSON: exit_code, failed_rank, step, reason.
     #[arg(long)]
     json: bool,
 
@@ -155,7 +155,7 @@ fn job(launch: Launch) -> Result<Job, LaunchError> {
     };
     job.roles = launch.servers.roles();
     job.env = launch.env;
-    job.env.extend(launch.timeout.map(|timeout| ("GLEANER_TIMEOUT".to_owned(), timeout)));
+    job.env.extend(launch.timeout.map(crew::timeout));
     job.env.extend(launch.plain.then(|| ("GLEANER_PLAIN".to_owned(), "1".to_owned())));
     let [transport, device, sockets, congestion] = TransportChoice::VARIABLES;
     job.env.extend(launch.transport.map(|named| (transport.to_owned(), named.to_string())));

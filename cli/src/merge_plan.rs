@@ -53,10 +53,10 @@ pub struct MergePlan {
     /// The number of workers, P
     #[arg(long, value_name = "P", value_parser = units::within::<u32>(1..), required_unless_present_any = ["calibration", "paper"])]
     workers: Option<u32>,
-    /// The time that a message takes besides its transfer, α [default: 50us]
+    /// Latency of a message, α [default: 50us]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     latency: Option<Duration>,
-    /// What a link carries in each direction [default: 1gbit]
+    /// Bandwidth of a link in each direction [default: 1gbit]
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     bandwidth: Option<Rate>,
     /// What a worker takes: nanoseconds per entry selected from, encoded, merged and (dense) added, and per message

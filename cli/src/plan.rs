@@ -68,10 +68,10 @@ pub struct Plan {
     /// The number of parameters, n, such as 14_728_266
     #[arg(long, value_name = "N", value_parser = units::count, required_unless_present = "speedup")]
     params: Option<usize>,
-    /// The time that a message takes besides its transfer, α
+    /// Latency of a message, α
     #[arg(long, value_name = "TIME", default_value = "50us", value_parser = units::duration)]
     latency: Duration,
-    /// What a link carries in each direction
+    /// Bandwidth of a link in each direction
     #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = units::rate)]
     bandwidth: Rate,
     /// Take both from what gleaner calibrate measured over the links of a job, whatever carried them

@@ -36,7 +36,7 @@ pub struct Select {
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
-    /// Draws the table into this file
+    /// Draw the table into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// The gradients, one file for every worker

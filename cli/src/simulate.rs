@@ -76,7 +76,7 @@ pub struct Simulate {
     /// Samples of a pass, with --synchrony: for samples per second
     #[arg(long, value_name = "SAMPLES", requires = "synchrony")]
     batch: Option<u32>,
-    /// What a host's link carries in each direction
+    /// Bandwidth of a host's link in each direction
     #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = units::rate)]
     bandwidth: Rate,
     /// Of a path: how long a byte is on its way from one host to another, over both of their links, besides what the hosts themselves
@@ -95,7 +95,7 @@ pub struct Simulate {
     /// Groups of hosts with their own links and a core, from a file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["bandwidth", "latency", "loss", "against"])]
     topology: Option<PathBuf>,
-    /// Where the chances of loss, and of who begins first, start
+    /// Random seed, of packet losses and of the order in which workers begin
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Cores of a host
@@ -104,7 +104,7 @@ pub struct Simulate {
     /// All hosts are emulated on one machine and share its cores
     #[arg(long)]
     shared: bool,
-    /// A host whose processors are so many times slower; may be repeated
+    /// Make the processors of this host FACTOR times slower; may be repeated
     #[arg(long, value_name = "RANK=FACTOR", value_parser = slow)]
     slow: Vec<(u32, f64)>,
     /// The speeds of the machine, from --calibrate; a fitted Intel Xeon without
@@ -113,7 +113,7 @@ pub struct Simulate {
     /// Where the messages of a step come from: the method is executed, executed and profiled, or only its expected lengths are used
     #[arg(long, value_name = "HOW", default_value = "auto")]
     workload: Way,
-    /// Time every case so many times, one after the other, and take each piece's shortest time: for --workload profiled with --against
+    /// Time every case this many times, one after the other, and take each piece's shortest time: for --workload profiled with --against
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = units::within::<u32>(1..=100), requires = "against")]
     turns: u32,
     /// Keep what was timed in this folder, and take from it what is there

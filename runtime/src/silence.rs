@@ -4,7 +4,7 @@
 //! link: nothing comes, or nothing that is sent is answered. Both ends may live, and each would name the other. So one rank decides, by
 //! what it hears itself and by the silent links that were reported to it:
 //!
-//! - a rank that hears none of its peers, of two or more, is cut off itself; and so was one that heard none for half the time-out
+//! - a rank that hears none of its peers, of two or more, is cut off itself; and so was one that heard none for half the timeout
 //!   and one of them not since, because connections that were cut go on one by one;
 //! - of the two ends of a silent link, the one that the coordinator does not hear any more has failed;
 //! - if it hears both, the rank that most of the silent links have in common is cut off: where packets pass in one direction alone, it
@@ -35,7 +35,7 @@ pub(crate) enum Hearing {
 /// How many silent links of one rank are reported.
 const REPORTED: usize = 2;
 
-/// A link on which nothing has come for the whole time-out, or nothing is answered.
+/// A link on which nothing has come for the whole timeout, or nothing is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Silence {
     /// The end that noticed.

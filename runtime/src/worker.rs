@@ -90,7 +90,7 @@ pub(crate) struct Worker {
     sent_silences: BTreeSet<Silence>,
     /// When it last heard any peer.
     heard: Option<Instant>,
-    /// Since when it then heard none, of two or more, for half the time-out: one that it has not heard again since may be well.
+    /// Since when it then heard none, of two or more, for half the timeout: one that it has not heard again since may be well.
     deaf_since: Option<Instant>,
     /// A failure that is not known to all peers yet.
     failing: Option<Failing>,

@@ -112,7 +112,7 @@ impl Session {
         listener: Option<&Listener>,
     ) -> PyResult<Self> {
         let refused = |error: String| exception(py, "ConfigError", (error,));
-        // The time-out, the transport and whether links are encrypted are as the environment says.
+        // The timeout, the transport and whether links are encrypted are as the environment says.
         let settings = Config::settings().map_err(|error| refused(error.to_string()))?;
         if world_size == 1 {
             return Self::new(py, move || gleaner::Session::join_as(Config::alone(settings.timeout)));

@@ -93,7 +93,7 @@ pub struct Regress {
     /// spardl, one of the dense methods, or auto: the cheapest by measured costs
     #[arg(long, value_name = "METHOD", default_value = "ssar-split-all-gather")]
     method: String,
-    /// Where the random numbers start
+    /// Random seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Write the model to this file, which --predict reads

@@ -31,13 +31,13 @@ pub struct Chaos {
     /// How many jobs
     #[arg(long, value_name = "N", default_value_t = 140)]
     runs: u64,
-    /// What all faults and moments follow from; random if not said
+    /// Random seed of all faults and moments [default: random]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Only the job of this number
     #[arg(long, value_name = "K", conflicts_with = "runs")]
     only: Option<u64>,
-    /// Workers of each job; 2 to 8, sampled for each, if not given
+    /// Workers of each job [default: 2 to 8, sampled for each]
     #[arg(long, value_name = "P", value_parser = units::within::<u32>(2..=32))]
     workers: Option<u32>,
     /// How long a silent worker counts as alive

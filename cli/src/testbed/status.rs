@@ -26,7 +26,7 @@ const WHILE: Duration = Duration::from_secs(1);
     gleaner testbed status --name slow --watch\n  \
     gleaner testbed status --json")]
 pub struct Status {
-    /// Which network; all of them if not said
+    /// Which network [default: all]
     #[arg(long, value_parser = topology::name)]
     name: Option<String>,
     /// Print one JSON object

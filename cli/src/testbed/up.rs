@@ -31,7 +31,7 @@ pub struct Up {
     /// So many hosts on one switch, called host0, host1, …
     #[arg(long, value_name = "P", value_parser = units::count, required_unless_present = "topology")]
     hosts: Option<usize>,
-    /// What every link carries in each direction; unlimited if not said
+    /// Bandwidth of every link in each direction [default: unlimited]
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     bandwidth: Option<Rate>,
     /// What each link adds in each direction. A path from one host to another has two links: the --latency of simulate is twice this, and a
@@ -44,16 +44,16 @@ pub struct Up {
     /// Of a link: the share of packets that each loses in each direction, such as 0.1% or 0.001. A path has two links
     #[arg(long, value_name = "SHARE")]
     loss: Option<Loss>,
-    /// TCP's congestion control on the hosts, such as cubic or bbr; that of the machine if not said
+    /// TCP's congestion control on the hosts, such as cubic or bbr [default: the machine's]
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
     /// Have a relay carry all packets, as where the kernel has no netem: which are lost follows from the seed
     #[arg(long)]
     relay: bool,
-    /// Where the random numbers start by which packets are lost, where a relay carries them
+    /// Random seed of packet losses, where a relay carries the packets
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
-    /// The network of the addresses, 10.77.0.0/24 if not said
+    /// The network of the addresses [default: 10.77.0.0/24]
     #[arg(long, value_name = "ADDRESS/BITS")]
     subnet: Option<Subnet>,
     /// Groups of hosts with their own links and a core, from a file

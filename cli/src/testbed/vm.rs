@@ -27,7 +27,7 @@ Inside are this machine's files, at the same places. The command is root there. 
 this environment, and with nothing on its standard input. Only the shared folder can be written for good. There is no
 network to the outside; --wire joins machines to each other. The clock of the machine runs true, but its processors are slow.
 
-The first time, the kernel is fetched (70 MB) into $XDG_CACHE_HOME/gleaner or ~/.cache/gleaner; no root is needed.
+The first time, the kernel and its tools are fetched into $XDG_CACHE_HOME/gleaner or ~/.cache/gleaner; no root is needed.
 
 The exit code is that of the command: 127 if it was not found, 128 + n after signal n. It is 124 after --timeout, 130 after
 Ctrl-C, and 125 where there is no machine.";
@@ -40,7 +40,7 @@ pub struct Vm {
     #[arg(long, value_name = "DIR", default_value = ".")]
     share: PathBuf,
 
-    /// Ends the command after this time, for instance `600s`; the start of the machine does not count.
+    /// End the command after this time, for instance `600s`; the start of the machine does not count.
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     timeout: Option<Duration>,
 
@@ -56,11 +56,11 @@ pub struct Vm {
     #[arg(long = "wire", value_name = "OURS:THEIRS")]
     wires: Vec<Wire>,
 
-    /// Writes what the kernel says to standard error.
+    /// Write kernel messages to standard error.
     #[arg(long)]
     verbose: bool,
 
-    /// Ends standard output with a line of JSON: exit_code, seconds_starting, seconds_running, reason.
+    /// End standard output with a line of JSON: exit_code, seconds_starting, seconds_running, reason.
     #[arg(long)]
     json: bool,
 

@@ -25,7 +25,7 @@ use gleaner_units as units;
 const EXAMPLES: &str = "\
 Examples:
   gleaner train
-          four workers on this machine learn an earlier version of this documentation, character by character,
+          four workers on this machine learn a fixed copy of this documentation, character by character,
           and exchange one gradient entry in twenty, in 4 bits
   gleaner train --method ring
           the same with every entry, to compare
@@ -108,10 +108,10 @@ pub struct TrainArgs {
     /// The largest norm of a worker's gradient; longer ones are shortened [default: 0, any length]
     #[arg(long, value_name = "NORM", value_parser = units::number::<f32>, allow_negative_numbers = true)]
     pub clip: Option<f32>,
-    /// The largest norm of a worker's gradient, times the square root of the number of workers [default: any length]
+    /// Shorten a worker's gradient to NORM/√P, where P is the number of workers [default: any length]
     #[arg(long, value_name = "NORM", value_parser = units::number::<f32>, allow_negative_numbers = true, conflicts_with = "clip")]
     pub clip_local: Option<f32>,
-    /// Let the density fall from 25% to what it is set to, over so many steps
+    /// Let the density fall from 25% to what it is set to, over this many steps
     #[arg(long, value_name = "STEPS", default_value_t = 0, value_parser = units::within::<u64>(..))]
     pub warmup_density: u64,
     #[command(flatten)]
@@ -123,13 +123,13 @@ pub struct TrainArgs {
     /// Decides the starting parameters, the order of the data, and synthetic data
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Evaluate on held-out data after so many steps [default: a tenth of the run for text, a quarter for others]
+    /// Evaluate on held-out data every this many steps [default: a tenth of the run for text, a quarter for others]
     #[arg(long, value_name = "STEPS", value_parser = units::within::<u64>(1..))]
     pub evaluate_every: Option<u64>,
     /// Where to keep checkpoints
     #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
-    /// Write a checkpoint after so many steps, and after the last [default: only after the last]
+    /// Write a checkpoint every this many steps, and after the last [default: only after the last]
     #[arg(long, requires = "checkpoint", value_name = "STEPS", value_parser = units::within::<u64>(1..))]
     pub checkpoint_every: Option<u64>,
     /// Go on from the newest step of which every worker has a checkpoint

@@ -26,7 +26,7 @@ pub struct Levers {
     /// several of these: drops,evaluations
     #[arg(long, value_delimiter = ',', value_name = "WHEN")]
     pub deliver_all: Vec<When>,
-    /// Deliver all entries of parameters that have fewer than this, such as biases, in every step [default: of none]
+    /// Deliver all entries of parameters that have fewer than this, such as biases, in every step
     #[arg(long, value_name = "ENTRIES", default_value_t = 0)]
     pub dense_below: usize,
     /// Once the entries of an update are agreed on, let every worker add what it has there, in a second exchange of at most as many
@@ -37,7 +37,7 @@ pub struct Levers {
     /// 1]
     #[arg(long, value_name = "SHARE", value_parser = units::single_share, allow_negative_numbers = true)]
     pub residual_decay: Option<f32>,
-    /// Select from the discrete cosine transform of gradients, in blocks of so many values of a parameter, and take it back in the update
+    /// Select from the discrete cosine transform of gradients, in blocks of this many values of a parameter, and take it back in the update
     #[arg(long, value_name = "VALUES", value_parser = units::within::<usize>(2..=4096))]
     pub dct: Option<usize>,
     /// Follow only the signs of an update

@@ -28,10 +28,10 @@ pub struct Uneven {
     /// unequal hosts finish together; or the samples of each rank, such as 24,8,16,16
     #[arg(long, value_name = "HOW", default_value = "even")]
     pub balance: Balance,
-    /// Let a pass of --batch samples take at least so long, and one of more samples as much longer: what is left of it is slept
+    /// Make a pass of --batch samples take at least this long, and others in proportion to their samples, by sleeping
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub pace: Option<Duration>,
-    /// A rank whose passes take so many times as long, with --pace; may be repeated
+    /// Make the passes of this rank FACTOR times as long, with --pace; may be repeated
     #[arg(long, value_name = "RANK=FACTOR", requires = "pace", value_parser = crate::simulate::slow)]
     pub slow: Vec<(u32, f64)>,
 }

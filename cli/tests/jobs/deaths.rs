@@ -22,7 +22,7 @@ fn killed(workers: u32, method: &str) {
         let mut ranks = job.start();
         steps_done(&mut ranks[0], 3);
         ranks[victim as usize].signal("KILL");
-        // A closed connection is noticed at once: no rank waits for the time-out.
+        // A closed connection is noticed at once: no rank waits for the timeout.
         others_name(victim, &mut ranks, Duration::from_secs(5));
     }
 }

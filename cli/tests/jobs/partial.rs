@@ -210,7 +210,7 @@ fn run(case: Case) -> Result<(), String> {
             return Err(format!("rank {rank} ended with {} and says: {last}", ended.code));
         }
     }
-    // A worker that joins has the time-out, and may take half of it more to say who is missing; then steps may begin.
+    // A worker that joins has the timeout, and may take half of it more to say who is missing; then steps may begin.
     if since.elapsed() > 3 * TIMEOUT + Duration::from_secs(5) {
         return Err(format!("it took {:?}", since.elapsed()));
     }

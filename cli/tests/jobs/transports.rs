@@ -140,7 +140,7 @@ fn what_does_not_fit_a_transport_is_reported_before_the_job_begins() {
     }
 }
 
-/// Its process is gone: no rank waits for the time-out, though no datagram says so.
+/// Its process is gone: no rank waits for the timeout, though no datagram says so.
 #[test]
 fn a_killed_worker_is_named_by_all_others_over_quic() {
     for (victim, method) in [(0, "spardl"), (2, "spardl"), (3, "ring")] {

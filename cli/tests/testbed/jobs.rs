@@ -1,4 +1,4 @@
-//! Jobs of two over links that are slow: what takes longer than the time-out arrives, for as long as it moves.
+//! Jobs of two over links that are slow: what takes longer than the timeout arrives, for as long as it moves.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ fn member() {
 }
 
 /// Rank 0 has all and leaves at once, with seconds of its own message still to be sent. A message of 256 KiB alone takes
-/// longer than the time-out.
+/// longer than the timeout.
 #[test]
 fn who_leaves_sends_what_others_need_before() {
     let Some(Ended { said, took }) = play("leave", "leave") else { return };

@@ -38,7 +38,7 @@ impl Engine {
         self.io.offer();
     }
 
-    /// Reports waits that are longer than the time-out, and ends the job where one would never end.
+    /// Reports waits that are longer than the timeout, and ends the job where one would never end.
     fn look_at_waits(&mut self) {
         let Self { io, actors, notes, warnings, timeout, .. } = self;
         let mut waits: Vec<Waiting> = actors.values().flat_map(|actor| actor.waits()).collect();

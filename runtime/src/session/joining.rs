@@ -29,7 +29,7 @@ impl Session {
     /// Without any of them, the job is this one worker.
     ///
     /// # Errors
-    /// An environment that is incomplete or contradicts itself, or workers that do not all join within the time-out.
+    /// An environment that is incomplete or contradicts itself, or workers that do not all join within the timeout.
     pub fn join() -> Result<Self, Error> {
         Self::join_as(Config::from_environment()?)
     }

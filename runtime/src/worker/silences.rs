@@ -12,7 +12,7 @@ use crate::tag::Topic;
 
 impl Worker {
     /// A link of this worker has fallen silent. Either end of it may be the cause, and the other end may think that it is
-    /// this one, so one rank decides for all. It hears of other links that have been silent for half the time-out, too: what they have in
+    /// this one, so one rank decides for all. It hears of other links that have been silent for half the timeout, too: what they have in
     /// common is perhaps this worker.
     pub(super) fn fall_silent(&mut self, peer: Peer, now: Instant) {
         if self.is_ending() || self.silence.is_some() || self.is_dropped(peer) {
@@ -81,7 +81,7 @@ impl Worker {
         self.ties.iter().filter(move |(_, tie)| tie.is_silent || !tie.has_left && is_linked(tie))
     }
 
-    /// Whether it heard a peer, which may have left since, when one that is silent now had been so for half the time-out.
+    /// Whether it heard a peer, which may have left since, when one that is silent now had been so for half the timeout.
     fn heard_meanwhile(&self) -> bool {
         let silent = self.ties.values().filter(|tie| tie.is_silent).filter_map(|tie| tie.heard).min();
         silent.zip(self.heard).is_some_and(|(since, heard)| heard.duration_since(since) >= self.timeout / 2)
@@ -95,7 +95,7 @@ impl Worker {
         Failure { rank, step: self.step, reason }
     }
 
-    /// Whether nothing came for a while from a peer that did not leave: in half the time-out, one that lives sends three heartbeats.
+    /// Whether nothing came for a while from a peer that did not leave: in half the timeout, one that lives sends three heartbeats.
     fn is_quiet(&self, tie: &Tie, now: Instant) -> bool {
         let is_late = tie.heard.is_some_and(|heard| now.duration_since(heard) >= self.timeout / 2);
         tie.is_up && !tie.has_left && (is_late || tie.unanswered.is_some())

@@ -1,4 +1,4 @@
-//! Many jobs at once, most of which only wait for a time-out.
+//! Many jobs at once, most of which only wait for a timeout.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -16,7 +16,7 @@ use super::worker::{JOB, Part, Said};
 
 /// What a machine bears.
 struct Pace {
-    /// What the jobs take for their time-out: the shortest that a busy machine does not break by itself.
+    /// What the jobs take for their timeout: the shortest that a busy machine does not break by itself.
     timeout: Duration,
     /// Jobs of a test that run at once, and of those of all tests, how many have had no fault yet and so need processors.
     at_once: usize,
@@ -179,7 +179,7 @@ fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
         Fault::CutOff | Fault::CutLink => {}
     }
     let at_fault = if injection.fault == Fault::CutLink { victim.max(other) } else { victim };
-    // A closed connection is noticed at once, silence by the time-out; then there is a rank to ask.
+    // A closed connection is noticed at once, silence by the timeout; then there is a rank to ask.
     let within = if injection.fault == Fault::Kill { timeout / 2 } else { 2 * timeout };
     let limit = Instant::now() + 4 * timeout;
     for rank in (0..workers).rev() {

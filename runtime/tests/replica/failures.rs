@@ -42,7 +42,7 @@ fn a_panic_while_units_are_under_way_is_reported_to_all_and_leaves_nothing_half_
             }
             None
         });
-        assert!(started.elapsed() < Duration::from_secs(8), "no rank waits for a time-out");
+        assert!(started.elapsed() < Duration::from_secs(8), "no rank waits for a timeout");
         let ends: Vec<_> = ends.into_iter().flatten().collect();
         assert_eq!(ends.len(), 3);
         for (failure, parameters) in ends {

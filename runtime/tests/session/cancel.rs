@@ -352,7 +352,7 @@ fn a_failure_counts_more_than_a_request_to_cancel() {
                 }
                 panic!("the job goes on without rank {leaves}")
             });
-            assert!(started.elapsed() < Duration::from_secs(8), "no rank waits for a time-out");
+            assert!(started.elapsed() < Duration::from_secs(8), "no rank waits for a timeout");
             let failures: Vec<_> = ends.into_iter().flatten().collect();
             assert_eq!(failures.len(), 3);
             for failure in failures {

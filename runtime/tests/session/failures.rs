@@ -41,7 +41,7 @@ fn failures(
         }
         None
     });
-    assert!(started.elapsed() < Duration::from_secs(8), "no rank waits for a time-out");
+    assert!(started.elapsed() < Duration::from_secs(8), "no rank waits for a timeout");
     failures.into_iter().flatten().collect()
 }
 

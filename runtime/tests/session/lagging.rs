@@ -105,7 +105,7 @@ fn one_that_is_late_is_reported_and_waited_for() {
     let said = String::from_utf8_lossy(&late.stderr);
     assert!(late.status.success(), "{said}");
     let waits: Vec<_> = said.lines().filter(|line| line.contains("has waited")).collect();
-    assert_eq!(waits.len(), 2, "after one time-out and after two: {said}");
+    assert_eq!(waits.len(), 2, "after one timeout and after two: {said}");
     for line in waits {
         assert!(line.starts_with("gleaner: rank 0 has waited "), "{line}");
         assert!(line.contains(" s in step 2 for rank 1, which is alive and before step 2"), "{line}");

@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(wrong(Fault::Cut, Ended { marks: marks([whole, whole, "", whole]), ..of("") }).len(), 2);
     }
 
-    /// After a cut of about the time-out, a failure may tell the link to the victim instead; after a longer one, it may not.
+    /// After a cut of about the timeout, a failure may tell the link to the victim instead; after a longer one, it may not.
     #[test]
     fn the_link_may_be_named_where_it_was_mended_in_time() {
         let line = "rank 1 failed at step 7: no heartbeat passed between it and rank 2 for 4.0 s, though both are alive";

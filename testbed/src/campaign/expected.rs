@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(of(Fault::Kill, 0.0, leaving, "digest ab\n"), Expected::Fail);
         assert_eq!(of(Fault::Kill, 0.0, leaving, "digest ab\nleft 7\n"), Expected::Either);
         assert_eq!(of(Fault::Cut, 0.0, leaving, "digest ab\n"), Expected::Either);
-        // 1.8 and 2 seconds more than the time-out.
+        // 1.8 and 2 seconds more than the timeout.
         assert_eq!(of(Fault::MendedCut, 0.48, steps, ""), Expected::Either);
         assert_eq!(of(Fault::MendedCut, 0.5, steps, ""), Expected::Fail);
         assert_eq!(of(Fault::FullDisk, 0.0, Some((Steps, Checkpoint)), ""), Expected::Either);

@@ -17,13 +17,13 @@ pub enum Fault {
     Kill,
     /// A worker is stopped and does not go on.
     Stop,
-    /// A worker is stopped for less than the time-out.
+    /// A worker is stopped for less than the timeout.
     Pause,
     /// A host's link is cut and stays so.
     Cut,
-    /// A host's link is cut for much less than the time-out.
+    /// A host's link is cut for much less than the timeout.
     ShortCut,
-    /// A host's link is cut, and mended after about the time-out, or much later.
+    /// A host's link is cut, and mended after about the timeout, or much later.
     MendedCut,
     /// A host's link becomes slow.
     SlowLink,
@@ -112,7 +112,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// A silence of this many time-outs is noticed by all, whatever else the machine does.
+/// A silence of this many timeouts is noticed by all, whatever else the machine does.
 pub const NOTICED: f64 = 1.5;
 
 /// How many workers a job has where that is sampled.

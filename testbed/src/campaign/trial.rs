@@ -132,7 +132,7 @@ impl Disturbed<'_> {
         };
         let lasts = self.plan.lasts(self.timeout);
         let mut undo = at.and_then(|at| Some(at + lasts?));
-        // A silence is noticed after the time-out and diagnosed soon, the news takes at most a second, and the launcher gives all
+        // A silence is noticed after the timeout and diagnosed soon, the news takes at most a second, and the launcher gives all
         // two seconds to say what they know.
         let spare = self.timeout * 5 / 4 + Duration::from_secs(4);
         let spare = if self.plan.fault == Fault::Stop { spare + STOPPED } else { spare };

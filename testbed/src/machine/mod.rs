@@ -112,7 +112,7 @@ impl MachineError {
         Self::Other(format!("cannot run {program}: {error}"))
     }
 
-    /// The exit code for a shell: 124 after a time-out, as `timeout` has it, 128 + n after signal n, 141 if
+    /// The exit code for a shell: 124 after a timeout, as `timeout` has it, 128 + n after signal n, 141 if
     /// the output is not read any more, and otherwise 125.
     pub fn exit_code(&self) -> u8 {
         match self {

@@ -144,7 +144,7 @@ impl<'a> Wires<'a> {
     }
 
     /// How much later a message comes because of lost segments. Each of them is sent again: after a round trip if three later
-    /// ones show that it is missing, after the time-out otherwise.
+    /// ones show that it is missing, after the timeout otherwise.
     fn repairs(&mut self, from: usize, to: usize, bytes: f64) -> f64 {
         let links = (0..).map_while(|hop| self.network.hop(from, to, hop)).map(|l| &self.network.links[l]);
         let (latency, arrives) = links.fold((0.0, 1.0), |(latency, arrives), link| {

@@ -11,7 +11,7 @@ use crate::error::TrainerError;
 /// Where the data come from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// An earlier text of the project's documentation, which is inside the program.
+    /// A fixed copy of the project's documentation, which is inside the program.
     Documentation,
     /// A text file, as characters.
     Text(PathBuf),

@@ -37,7 +37,7 @@
 //! # Ends
 //!
 //! All of this runs on a thread of its own. When a link is dropped, its streams end, and the connection is closed when the peer has all
-//! of them, after the eighth part of the time-out, or after two seconds. The thread that drops the last of the network and its links waits
+//! of them, after the eighth part of the timeout, or after two seconds. The thread that drops the last of the network and its links waits
 //! for that.
 
 use std::io;
@@ -184,7 +184,7 @@ fn transport(congestion: Congestion, timeout: Duration) -> TransportConfig {
     let mut config = TransportConfig::default();
     let mut mtu = MtuDiscoveryConfig::default();
     mtu.upper_bound(LONGEST);
-    // A silent peer is noticed by the owner of links, within the time-out. This is for links without an owner yet.
+    // A silent peer is noticed by the owner of links, within the timeout. This is for links without an owner yet.
     let idle = IdleTimeout::try_from(timeout * 2).unwrap_or_else(|_| VarInt::MAX.into());
     // What is lost before a round trip is known is sent again after three of these, and later: twice while a connection may come about.
     config

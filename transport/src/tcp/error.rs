@@ -164,7 +164,7 @@ pub enum JoinError {
     },
     /// At rank 0: a worker proved itself too late, though its hello had come in time.
     #[error(
-        "a round trip between rank 0 and {peer} takes {round_trip:.1?}, too long for the time-out of {timeout:?}, within which \
+        "a round trip between rank 0 and {peer} takes {round_trip:.1?}, too long for the timeout of {timeout:?}, within which \
          connecting and a handshake take three: raise it at every worker (GLEANER_TIMEOUT)"
     )]
     Slow {

@@ -46,7 +46,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// The time-out, as hellos carry it.
+    /// The timeout, as hellos carry it.
     fn millis(&self) -> u32 {
         u32::try_from(self.timeout.as_millis()).unwrap_or(u32::MAX)
     }
@@ -94,7 +94,7 @@ pub(super) enum HandshakeError {
     Wire(#[from] super::wire::WireError),
     #[error(
         "no answer came within {0:?}: check that the address belongs to this job and that its host is not overloaded, or raise \
-         the time-out (GLEANER_TIMEOUT) where a round trip takes more than a third of it"
+         the timeout (GLEANER_TIMEOUT) where a round trip takes more than a third of it"
     )]
     Slow(Duration),
     #[error("{0}")]
@@ -156,7 +156,7 @@ fn brings(purpose: u32) -> bool {
     purpose == JOIN || purpose == ADD
 }
 
-/// The dialler's side, on a fresh connection. It takes at most the time-out. Only who joins and has proved itself waits longer,
+/// The dialler's side, on a fresh connection. It takes at most the timeout. Only who joins and has proved itself waits longer,
 /// since rank 0 alone decides who has come in time: for as long as it may wait for others, and two round trips.
 pub(super) async fn greet(
     socket: TcpStream,
@@ -426,7 +426,7 @@ impl Member {
         } else if self.hello.timeout != us.millis() {
             let [theirs, ours] = [self.hello.timeout, us.millis()].map(|millis| f64::from(millis) / 1e3);
             Some(format!(
-                "{from} at {address} was started with a time-out of {theirs} s and {us_peer} with {ours} s: give every worker \
+                "{from} at {address} was started with a timeout of {theirs} s and {us_peer} with {ours} s: give every worker \
                  the same one (GLEANER_TIMEOUT)"
             ))
         } else if from.0 >= us.workers {

@@ -184,7 +184,7 @@ impl Participants<'_> {
         Ok(())
     }
 
-    /// Why not all have come. For those in the middle of a handshake it waits for half the time-out more: they get the answer.
+    /// Why not all have come. For those in the middle of a handshake it waits for half the timeout more: they get the answer.
     async fn missing(&self, config: &JoinConfig, acceptor: &mut Acceptor) -> JoinError {
         if let Some(source) = acceptor.lack() {
             return JoinError::Local { peer: Peer(0), address: config.rendezvous.clone(), source };

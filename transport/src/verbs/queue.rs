@@ -333,7 +333,7 @@ impl Objects {
 }
 
 /// The time that a send waits for its acknowledgement, as the header has it: 4.096 µs · 2^n. With all retries it takes about half of the
-/// time-out until the peer counts as unreachable.
+/// timeout until the peer counts as unreachable.
 fn exponent(timeout: Duration) -> u8 {
     let each = timeout.as_secs_f64() / 2.0 / f64::from(RETRIES + 1);
     (each / 4.096e-6).log2().clamp(12.0, 22.0) as u8

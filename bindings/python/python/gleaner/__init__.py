@@ -85,7 +85,7 @@ def session() -> "Any":
 
     Raises:
         ConfigError: an environment that is incomplete or contradicts itself.
-        JoinError: workers that do not come together within the time-out.
+        JoinError: workers that do not come together within the timeout.
     """
     from gleaner import _membership
 

@@ -35,7 +35,7 @@ class Membership:
 
         Raises:
             ConfigError: an environment that is incomplete or contradicts itself.
-            JoinError: workers that do not come together within the time-out.
+            JoinError: workers that do not come together within the timeout.
         """
         return cls(_starting.join())
 

@@ -52,7 +52,7 @@ fn a_link_that_is_being_opened_shows_whether_a_rank_was_cut_off() {
     let up = Event::Up(Peer(3));
     let refused = Event::Broken(Peer(3), "nothing listens there".into());
     for event in [up, refused] {
-        // After three times the moment that a decision takes, and within a quarter of the time-out after that.
+        // After three times the moment that a decision takes, and within a quarter of the timeout after that.
         assert_eq!(named(1, Some(&(37, event.clone()))), Some(0), "{event:?}");
     }
     assert_eq!(named(1, None), Some(1), "it came to nothing");

@@ -78,7 +78,7 @@ impl Coming {
 
 impl Inner {
     /// All sockets of a link that its dialler has taken, in their order: it has heard a welcome for each. None if it gives the link up,
-    /// or does not take it within the time-out.
+    /// or does not take it within the timeout.
     pub(super) async fn gather(&self, peer: Peer, first: Stream, mut others: Others) -> Option<Vec<Stream>> {
         let mut streams = BTreeMap::new();
         for _ in 0..self.coming.close(peer, others.first) {

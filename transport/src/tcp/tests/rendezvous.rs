@@ -112,7 +112,7 @@ async fn another_job_is_refused_on_both_sides() {
 async fn another_time_out_is_reported_to_both_sides() {
     let job = Job::start(2, Duration::from_secs(3)).await;
     let wrong = sentence(join(JoinConfig { timeout: LONG, ..job.config(1) }).await);
-    let said = "rank 1 at 127.0.0.1 was started with a time-out of 60 s and rank 0 with 3 s";
+    let said = "rank 1 at 127.0.0.1 was started with a timeout of 60 s and rank 0 with 3 s";
     assert!(wrong.contains(said), "{wrong}");
     let failed = sentence(job.zero.await.unwrap());
     assert!(failed.contains(said), "{failed}");
@@ -143,7 +143,7 @@ async fn a_round_trip_too_long_for_the_time_out_is_reported_to_all() {
     };
     assert!(failed.starts_with("a round trip between rank 0 and rank 1 takes 3."), "{failed}");
     assert!(
-        failed.contains("too long for the time-out of 4s") && failed.contains("GLEANER_TIMEOUT"),
+        failed.contains("too long for the timeout of 4s") && failed.contains("GLEANER_TIMEOUT"),
         "{failed}"
     );
     assert_eq!(sentence(near), format!("rank 0 ended the job: {failed}"));

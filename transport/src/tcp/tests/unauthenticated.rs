@@ -228,7 +228,7 @@ async fn a_worker_that_does_not_fit_is_refused_and_the_job_goes_on() {
         ),
         (
             Hello { purpose: LINK, timeout: 3000, ..job.hello(1) },
-            "was started with a time-out of 3 s and rank 0 with 60 s: give every worker the same one",
+            "was started with a timeout of 3 s and rank 0 with 60 s: give every worker the same one",
         ),
         (
             Hello { purpose: LINK, sockets: 4, ..job.hello(1) },

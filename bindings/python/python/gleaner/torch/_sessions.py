@@ -23,7 +23,7 @@ def session_of(group: Optional[dist.ProcessGroup]) -> Membership:
 
     Raises:
         ConfigError: workers on several hosts without a secret file.
-        JoinError: workers that do not come together within the time-out.
+        JoinError: workers that do not come together within the timeout.
     """
     from gleaner.torch._process_group import ProcessGroup
 
