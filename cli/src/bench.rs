@@ -60,13 +60,13 @@ pub struct Bench {
     #[arg(long)]
     complete_sums: bool,
     /// Measured steps
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = units::within::<u32>(1..))]
+    #[arg(long, value_name = "STEPS", default_value_t = 10, value_parser = units::within::<u32>(1..))]
     steps: u32,
     /// Warm-up steps, which are not measured
-    #[arg(long, value_name = "S", default_value_t = 3, value_parser = units::within::<u32>(..))]
+    #[arg(long, value_name = "STEPS", default_value_t = 3, value_parser = units::within::<u32>(..))]
     warmup: u32,
     /// Random seed
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = units::within::<u64>(..))]
     seed: u64,
     /// How long a silent worker counts as alive [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]

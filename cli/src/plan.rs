@@ -78,7 +78,7 @@ pub struct Plan {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["latency", "bandwidth"])]
     calibration: Option<PathBuf>,
     /// Print the program of this rank only, and let it stand out in the picture
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_parser = units::within::<u32>(..))]
     rank: Option<u32>,
     /// Draw the schedule of at most 64 workers into this file; with --compare, time against workers; with
     /// --speedup, its lines

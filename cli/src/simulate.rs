@@ -74,7 +74,7 @@ pub struct Simulate {
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = units::within::<u32>(1..=MOST_WORKERS))]
     servers: u32,
     /// Samples of a pass, with --synchrony: for samples per second
-    #[arg(long, value_name = "SAMPLES", requires = "synchrony")]
+    #[arg(long, value_name = "SAMPLES", value_parser = units::within::<u32>(..), requires = "synchrony")]
     batch: Option<u32>,
     /// Bandwidth of a host's link in each direction
     #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = units::rate)]
@@ -96,7 +96,7 @@ pub struct Simulate {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["bandwidth", "latency", "loss", "against"])]
     topology: Option<PathBuf>,
     /// Random seed, of packet losses and of the order in which workers begin
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = units::within::<u64>(..))]
     seed: u64,
     /// Cores of a host
     #[arg(long, value_name = "C", default_value_t = 2.0, value_parser = cores)]
@@ -197,7 +197,7 @@ fn overlap(text: &str) -> Result<Overlap, String> {
         )
     };
     let (shared, support) = text.split_once(',').ok_or_else(expected)?;
-    let number = |text: &str| text.trim().parse::<f64>().map_err(|_| expected());
+    let number = |text: &str| units::share(text.trim()).map_err(|_| expected());
     let (shared, support) = (number(shared)?, number(support)?);
     let fits = (0.0..=1.0).contains(&shared) && support > 0.0 && support <= 1.0;
     if fits { Ok(Overlap { shared, support }) } else { Err(expected()) }

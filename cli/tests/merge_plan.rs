@@ -271,7 +271,7 @@ fn a_calibration_is_measured_and_planned_with() {
     let rate = stored["bandwidth_bytes_per_second"].as_f64().unwrap() * 8e-6;
     text(at, &format!("{wanted} --bandwidth {rate:.0}mbit"));
     let network = refused(at, &format!("{wanted} --bandwidth {:.0}mbit", 2.0 * rate));
-    assert!(network.contains("c.json is of another network") && network.contains("mbit/s"), "{network}");
+    assert!(network.contains("c.json is of another network") && network.contains("Mbit/s"), "{network}");
     let latency = stored["seconds_latency"].as_f64().unwrap() * 1e6;
     text(at, &format!("{wanted} --bandwidth {rate:.0}mbit --latency {:.3}us", 1.5 * latency));
     for factor in [0.4, 2.5] {

@@ -105,7 +105,10 @@ fn a_model_is_trained_kept_and_applied() {
     let words = "launch -n 2 -- gleaner regress --batch 100 --epochs 4 --bias 1 --l2 0.0001";
     let words = words.replace("-- gleaner", &format!("-- {}", env!("CARGO_BIN_EXE_gleaner")));
     let trained = summary(&words, &files);
-    assert!(number(&trained, "auc") > 0.95 && number(&trained, "accuracy") > 0.9, "{trained}");
+    assert!(
+        number(&trained, "held_out_auc") > 0.95 && number(&trained, "held_out_accuracy") > 0.9,
+        "{trained}"
+    );
     let first = &trained["epochs"][0];
     assert!(number(&trained, "held_out_loss") < number(first, "held_out_loss"), "{trained}");
     // 1,000 samples of each worker, but for where the middle of the file falls.
@@ -114,7 +117,7 @@ fn a_model_is_trained_kept_and_applied() {
     let apply = |workers: &str| {
         let files = ["--data", &held_out, "--predict", &model, "--out", &out, "--workers", workers];
         let applied = summary("regress", &files);
-        for field in ["accuracy", "auc"] {
+        for field in ["held_out_accuracy", "held_out_auc"] {
             assert_eq!(applied[field], trained[field]);
         }
         assert!((number(&applied, "held_out_loss") - number(&trained, "held_out_loss")).abs() < 1e-9);

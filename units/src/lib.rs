@@ -67,7 +67,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// What carries this many bytes in a second, as it was measured: to the next tenth of a mbit/s, at least one.
+    /// What carries this many bytes in a second, as it was measured: to the next tenth of a Mbit/s, at least one.
     pub fn measured(bytes_per_second: f64) -> Self {
         const STEP: f64 = 1e5;
         Self { bits_per_second: (8.0 * bytes_per_second / STEP).round().max(1.0) * STEP }
@@ -84,6 +84,12 @@ impl fmt::Display for Rate {
         let bits = self.bits_per_second;
         let (unit, size) =
             RATES.iter().rev().find(|(_, size)| bits >= *size).copied().unwrap_or(("bit", 1.0));
+        let unit = match unit {
+            "mbit" => "Mbit",
+            "gbit" => "Gbit",
+            "tbit" => "Tbit",
+            small => small,
+        };
         write!(f, "{} {unit}/s", bits / size)
     }
 }
@@ -344,8 +350,8 @@ mod tests {
         for text in ["", "1", "gbit", "0gbit", "-1gbit", "1gbps", "1GB/s", "infgbit", "1gbit/h"] {
             assert_eq!(rate(text), Err(QuantityError::Rate(text.into())));
         }
-        assert_eq!(rate("1000mbit").unwrap().to_string(), "1 gbit/s");
-        assert_eq!(rate("2500kbit").unwrap().to_string(), "2.5 mbit/s");
+        assert_eq!(rate("1000mbit").unwrap().to_string(), "1 Gbit/s");
+        assert_eq!(rate("2500kbit").unwrap().to_string(), "2.5 Mbit/s");
     }
 
     #[test]

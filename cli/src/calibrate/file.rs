@@ -186,8 +186,8 @@ impl Calibration {
         if let Some(rate) = rate {
             let asked = rate.bytes_per_second();
             if (self.bandwidth_bytes_per_second / asked - 1.0).abs() > SAME_RATE {
-                let found = format!("{:.1} mbit/s a link", self.bandwidth_bytes_per_second * 8e-6);
-                return other("network", found, format!("{:.1} mbit/s", asked * 8e-6));
+                let found = format!("{:.1} Mbit/s a link", self.bandwidth_bytes_per_second * 8e-6);
+                return other("network", found, format!("{:.1} Mbit/s", asked * 8e-6));
             }
         }
         if let Some(latency) = latency {

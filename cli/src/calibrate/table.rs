@@ -37,7 +37,7 @@ pub fn table(calibration: &Calibration) -> String {
     let (latency, rate) = (calibration.seconds_latency * 1e6, calibration.bandwidth_bytes_per_second * 8e-6);
     format!(
         "{method} among {workers} workers over {transport}; rank 0 on {} cores of {}\nthe probe: a latency of {latency:.0} µs, {rate:.1} \
-         mbit/s a link; medians of the slowest rank, in ms\n\n{}\n{}",
+         Mbit/s a link; medians of the slowest rank, in ms\n\n{}\n{}",
         machine.cores,
         machine.processor,
         report::table(headings, times),

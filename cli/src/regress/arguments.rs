@@ -75,10 +75,10 @@ pub struct Regress {
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = units::number::<f64>, allow_negative_numbers = true)]
     decay: f64,
     /// Steps that may be under way while a gradient is computed: its weights lack so many at most
-    #[arg(long, value_name = "STEPS", default_value_t = 0)]
+    #[arg(long, value_name = "STEPS", default_value_t = 0, value_parser = units::within::<usize>(..))]
     staleness: usize,
     /// Threads with which each worker computes a gradient
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = units::within::<usize>(..))]
     threads: usize,
     /// The order of the samples: shuffled, another one in every epoch, or that of the file
     #[arg(long, value_enum, default_value_t = Sequence::Shuffled)]
@@ -94,7 +94,7 @@ pub struct Regress {
     #[arg(long, value_name = "METHOD", default_value = "ssar-split-all-gather")]
     method: String,
     /// Random seed
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = units::within::<u64>(..))]
     seed: u64,
     /// Write the model to this file, which --predict reads
     #[arg(long, value_name = "FILE")]

@@ -16,7 +16,7 @@ use crate::report::{counted, table};
 #[derive(Serialize)]
 pub struct Summary {
     data: String,
-    loss: &'static str,
+    loss_function: &'static str,
     l1: f64,
     l2: f64,
     algorithm: &'static str,
@@ -48,16 +48,16 @@ pub struct Summary {
 #[derive(Default, Serialize)]
 struct HeldOut {
     held_out_loss: Option<f64>,
-    accuracy: Option<f64>,
-    auc: Option<f64>,
+    held_out_accuracy: Option<f64>,
+    held_out_auc: Option<f64>,
 }
 
 impl HeldOut {
     fn of(evaluation: Option<Evaluation>) -> Self {
         evaluation.map_or_else(Self::default, |Evaluation { loss, accuracy, auc, .. }| Self {
             held_out_loss: Some(loss),
-            accuracy,
-            auc,
+            held_out_accuracy: accuracy,
+            held_out_auc: auc,
         })
     }
 }
@@ -92,7 +92,7 @@ impl Summary {
         let epochs = &trained.epochs;
         Self {
             data: settings.data.to_string(),
-            loss: settings.loss.name(),
+            loss_function: settings.loss.name(),
             l1: settings.penalty.l1,
             l2: settings.penalty.l2,
             algorithm: match settings.algorithm {
@@ -125,7 +125,7 @@ impl Summary {
         let mut text = format!(
             "{}, {} by {}: {} samples of {} features, {} non-zero entries, loaded in {:.2} s\n\n",
             self.data,
-            self.loss,
+            self.loss_function,
             counted(self.workers, "worker"),
             grouped(self.samples),
             grouped(self.features as u64),
@@ -135,7 +135,7 @@ impl Summary {
         let head = ["epoch", "seconds", "exchanging", "received", "loss", "held-out loss", "accuracy", "AUC"];
         let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.6}"));
         let rows = self.epochs.iter().map(|epoch| {
-            let HeldOut { held_out_loss, accuracy, auc } = HeldOut::of(epoch.held_out);
+            let HeldOut { held_out_loss, held_out_accuracy, held_out_auc } = HeldOut::of(epoch.held_out);
             vec![
                 epoch.epoch.to_string(),
                 format!("{:.3}", epoch.seconds),
@@ -143,8 +143,8 @@ impl Summary {
                 bytes(epoch.bytes_received as f64),
                 number(epoch.objective.or(epoch.training_loss)),
                 number(held_out_loss),
-                number(accuracy),
-                number(auc),
+                number(held_out_accuracy),
+                number(held_out_auc),
             ]
         });
         text += &table(head, rows);
@@ -162,7 +162,7 @@ impl Summary {
 /// The summary of a prediction run. The field names are documented in `docs/` and stay as they are.
 #[derive(Serialize)]
 pub struct PredictionSummary {
-    loss: &'static str,
+    loss_function: &'static str,
     features: usize,
     samples: usize,
     seconds: f64,
@@ -173,7 +173,7 @@ pub struct PredictionSummary {
 impl PredictionSummary {
     pub fn new(model: &Model, samples: usize, evaluation: Option<Evaluation>, seconds: f64) -> Self {
         Self {
-            loss: model.loss.name(),
+            loss_function: model.loss.name(),
             features: model.features,
             samples,
             seconds,
@@ -190,8 +190,8 @@ impl PredictionSummary {
             grouped(self.samples as u64),
             self.seconds,
             number("loss", self.held_out.held_out_loss),
-            number("accuracy", self.held_out.accuracy),
-            number("AUC", self.held_out.auc),
+            number("accuracy", self.held_out.held_out_accuracy),
+            number("AUC", self.held_out.held_out_auc),
         )
     }
 }

@@ -29,13 +29,13 @@ The exit code is 0 if nothing was wrong, 1 if anything was, 130 after Ctrl-C and
 #[command(after_help = EXAMPLES)]
 pub struct Chaos {
     /// How many jobs
-    #[arg(long, value_name = "N", default_value_t = 140)]
+    #[arg(long, value_name = "N", default_value_t = 140, value_parser = units::within::<u64>(..))]
     runs: u64,
     /// Random seed of all faults and moments [default: random]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_parser = units::within::<u64>(..))]
     seed: Option<u64>,
     /// Only the job of this number
-    #[arg(long, value_name = "K", conflicts_with = "runs")]
+    #[arg(long, value_name = "NUMBER", value_parser = units::within::<u64>(..), conflicts_with = "runs")]
     only: Option<u64>,
     /// Workers of each job [default: 2 to 8, sampled for each]
     #[arg(long, value_name = "P", value_parser = units::within::<u32>(2..=32))]

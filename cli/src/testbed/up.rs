@@ -51,7 +51,7 @@ pub struct Up {
     #[arg(long)]
     relay: bool,
     /// Random seed of packet losses, where a relay carries the packets
-    #[arg(long, value_name = "S", default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = units::within::<u64>(..))]
     seed: u64,
     /// The network of the addresses [default: 10.77.0.0/24]
     #[arg(long, value_name = "ADDRESS/BITS")]

@@ -121,7 +121,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "WHAT", default_value = "refuse")]
     pub on_nonfinite: OnNonFinite,
     /// Decides the starting parameters, the order of the data, and synthetic data
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = units::within::<u64>(..))]
     pub seed: u64,
     /// Evaluate on held-out data every this many steps [default: a tenth of the run for text, a quarter for others]
     #[arg(long, value_name = "STEPS", value_parser = units::within::<u64>(1..))]

@@ -27,7 +27,7 @@ pub struct Levers {
     #[arg(long, value_delimiter = ',', value_name = "WHEN")]
     pub deliver_all: Vec<When>,
     /// Deliver all entries of parameters that have fewer than this, such as biases, in every step
-    #[arg(long, value_name = "ENTRIES", default_value_t = 0)]
+    #[arg(long, value_name = "ENTRIES", default_value_t = 0, value_parser = units::count)]
     pub dense_below: usize,
     /// Once the entries of an update are agreed on, let every worker add what it has there, in a second exchange of at most as many
     /// entries
@@ -89,7 +89,8 @@ impl FromStr for When {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let every = text.strip_prefix("every/").and_then(|steps| steps.parse().ok()).map(When::Every);
+        let every = text.strip_prefix("every/").and_then(|steps| units::within(1..)(steps).ok());
+        let every = every.and_then(NonZeroU64::new).map(When::Every);
         let named = NAMED.iter().find(|(word, _)| *word == text).map(|(_, when)| *when);
         every.or(named).ok_or_else(|| {
             format!(

@@ -60,7 +60,7 @@ impl FromStr for Balance {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let samples = |number: &str| number.trim().parse::<usize>().ok().filter(|&samples| samples > 0);
+        let samples = |number: &str| units::count(number.trim()).ok().filter(|&samples| samples > 0);
         match text {
             "even" => Ok(Balance::Even),
             "speed" => Ok(Balance::Speed),

@@ -201,7 +201,7 @@ fn every_record_is_in_the_page() {
     let page = page(folder.path(), &records);
     assert_eq!(page.matches("<tr class=\"record\">").count(), records.len());
     assert!(page.contains("see whether its machine runs &amp; its &lt;network&gt; is up"));
-    assert!(page.contains("at step 3: host2 slowed to 100 mbit/s"));
+    assert!(page.contains("at step 3: host2 slowed to 100 Mbit/s"));
     for id in [
         "time-to-accuracy",
         "time-to-loss",

@@ -123,7 +123,7 @@ pub fn failed() -> Value {
 /// A job that was disturbed.
 pub fn disturbed(noise: &mut Noise) -> Value {
     let mut record = bench("spardl", 4, 0.01, 0, noise);
-    record["chaos"] = json!(["at step 3: host2 slowed to 100 mbit/s", "at step 6: host2 as before"]);
+    record["chaos"] = json!(["at step 3: host2 slowed to 100 Mbit/s", "at step 6: host2 as before"]);
     record
 }
 

@@ -174,7 +174,7 @@ fn status_shows_what_crosses_links() {
     let Some(network) = Network::named("status") else { return };
     network.up(&["--hosts", "2", "--bandwidth", "50mbit"]);
     let table = text(&network.run("status", &[]).stdout);
-    assert!(table.contains(&format!("{}.host1", network.name)) && table.contains("50 mbit/s"), "{table}");
+    assert!(table.contains(&format!("{}.host1", network.name)) && table.contains("50 Mbit/s"), "{table}");
     assert!(!table.contains("uplink"), "{table}");
     let measure = || {
         let shown = status_during_a_transfer(&network, "host0", "host1", "10.77.0.2");
@@ -201,13 +201,13 @@ fn status_shows_what_crosses_uplinks() {
     let head = rows.iter().position(|row| row[..] == ["group", "receives", "sends", "uplink"]).unwrap();
     let [east, west] = &rows[head + 1..] else { panic!("{table}") };
     assert_eq!((east[0], west[0]), ("east", "west"), "{table}");
-    assert!(table.contains("up 30 mbit/s; down 90 mbit/s") && table.ends_with("  60 mbit/s\n"), "{table}");
+    assert!(table.contains("up 30 Mbit/s; down 90 Mbit/s") && table.ends_with("  60 Mbit/s\n"), "{table}");
     let measure = || {
         let shown = status_during_a_transfer(&network, "east1", "west0", "10.77.0.4");
         let uplinks = shown["uplinks"].as_array().unwrap();
         let groups: Vec<&Value> = uplinks.iter().map(|uplink| &uplink["group"]).collect();
         assert_eq!(groups, ["east", "west"]);
-        assert_eq!(uplinks[0]["link"]["up"]["bandwidth"], "30 mbit/s");
+        assert_eq!(uplinks[0]["link"]["up"]["bandwidth"], "30 Mbit/s");
         uplinks.iter().flat_map(crossing).collect()
     };
     measured_once(measure, |rates| {

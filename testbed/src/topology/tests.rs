@@ -40,11 +40,11 @@ fn what_is_said_nearest_to_a_link_holds() {
     let names: Vec<&str> = racks.hosts().map(|host| host.name.as_str()).collect();
     assert_eq!(names, ["east0", "east1", "east2", "slow", "fast"]);
     let links: Vec<String> = racks.hosts().map(|host| host.link.to_string()).collect();
-    assert_eq!(links[0], "1 gbit/s, 50µs");
-    assert_eq!(links[3], "up 10 mbit/s, 50µs ± 5µs, 0.1000% lost; down 10 gbit/s, 50µs ± 5µs, 0.1000% lost");
-    assert_eq!(links[4], "10 gbit/s, 50µs, 0.1000% lost");
+    assert_eq!(links[0], "1 Gbit/s, 50µs");
+    assert_eq!(links[3], "up 10 Mbit/s, 50µs ± 5µs, 0.1000% lost; down 10 Gbit/s, 50µs ± 5µs, 0.1000% lost");
+    assert_eq!(links[4], "10 Gbit/s, 50µs, 0.1000% lost");
     assert_eq!(racks.groups[0].uplink, None);
-    assert_eq!(racks.groups[1].uplink.unwrap().to_string(), "up 2 gbit/s; down 2 gbit/s, 5ms, 1.0000% lost");
+    assert_eq!(racks.groups[1].uplink.unwrap().to_string(), "up 2 Gbit/s; down 2 Gbit/s, 5ms, 1.0000% lost");
 }
 
 #[test]
@@ -56,14 +56,14 @@ fn the_example_of_the_book_is_what_it_says() {
     assert_eq!(
         links,
         [
-            "east0: 1 gbit/s",
-            "east1: 1 gbit/s",
-            "east2: 1 gbit/s",
-            "fast: 10 gbit/s",
-            "slow: up 100 mbit/s; down 10 gbit/s"
+            "east0: 1 Gbit/s",
+            "east1: 1 Gbit/s",
+            "east2: 1 Gbit/s",
+            "fast: 10 Gbit/s",
+            "slow: up 100 Mbit/s; down 10 Gbit/s"
         ]
     );
-    assert_eq!(racks.groups[0].uplink.unwrap().to_string(), "1 gbit/s");
+    assert_eq!(racks.groups[0].uplink.unwrap().to_string(), "1 Gbit/s");
     assert_eq!(racks.groups[1].uplink, None);
 }
 
