@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod printed;
 mod promises;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
