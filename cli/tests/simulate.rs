@@ -250,13 +250,13 @@ fn predictions_are_written_beside_what_was_measured() {
 #[test]
 fn what_cannot_be_is_refused_in_a_sentence() {
     for (arguments, words) in [
-        ("--workers 0 --params 10", "0"),
+        ("--workers 0 --params 10", "expected a whole number from 1 to 4096"),
         ("--workers 65 --params 1000 --workload profiled", "expected at most 64 workers"),
         (
             "--workers 2 --params 200_000_000 --workload profiled",
             "expected at most 64 workers and 268435456 entries",
         ),
-        ("--workers 5000 --params 10", "5000"),
+        ("--workers 5000 --params 10", "expected a whole number from 1 to 4096"),
         ("--workers 4", "--params"),
         ("--workers 4 --params 0", "expected at least one"),
         ("--workers 4 --params 100 --bandwidth fast", "no rate"),

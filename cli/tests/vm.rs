@@ -3,6 +3,9 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
+#[path = "verbs/lacks.rs"]
+mod lacks;
+
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -10,6 +13,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use lacks::can_be_here;
 
 /// How long a busy machine may need for what should happen soon.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -33,26 +38,6 @@ fn ended(command: &mut Command) -> Option<Output> {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     can_be_here(output.status.code(), &said).then_some(output)
-}
-
-fn can_be_here(code: Option<i32>, said: &str) -> bool {
-    let cannot = code == Some(125)
-        && ["PATH, found none", "apt", "Debian package"].iter().any(|word| said.contains(word));
-    if cannot {
-        let place = tempfile::tempdir().unwrap();
-        let asks = |program: &str, arguments: &[&str]| {
-            Command::new(program)
-                .args(arguments)
-                .current_dir(&place)
-                .output()
-                .is_ok_and(|done| done.status.success())
-        };
-        let all_here = asks("qemu-system-x86_64", &["--version"])
-            && asks("apt-get", &["download", "busybox-static", "linux-image-amd64"]);
-        assert!(!all_here, "qemu and the package server are here, and yet: {said}");
-        gleaner_skips::skip("qemu", said.trim());
-    }
-    !cannot
 }
 
 /// The command lines of processes that have a word in theirs.
@@ -367,7 +352,7 @@ fn what_cannot_be_is_reported_in_a_sentence() {
     // There is no package server behind this file.
     let mut command = vm(share.path());
     command.env("PATH", path).env("XDG_CACHE_HOME", share.path().join("cache")).args(["--", "true"]);
-    refused(&mut command, &["apt", "Debian package"]);
+    refused(&mut command, &["apt-get", "Debian package"]);
     let left = fs::read_dir(share.path().join("cache/gleaner")).unwrap().flat_map(|entry| {
         fs::read_dir(entry.unwrap().path())
             .unwrap()

@@ -66,6 +66,50 @@ fn package() -> Option<&'static (PathBuf, PathBuf)> {
     PACKAGE.as_ref()
 }
 
+/// What tests in Python lack, by words of what they say. The first that fits counts: Debian's PyTorch is there, and old.
+const NEEDS: [(&str, &str); 7] = [
+    ("PyTorch", "newer-torch"),
+    ("torch", "torch"),
+    ("NumPy", "numpy"),
+    ("CUDA", "cuda"),
+    ("Open MPI", "open-mpi"),
+    ("by root", "root"),
+    ("Slurm", "slurm"),
+];
+
+/// What a test that says this lacks, in words that `GLEANER_REQUIRE` may name.
+fn needs(why: &str) -> Vec<&str> {
+    if let Some((modules, _)) = why.split_once(" cannot be imported") {
+        return modules.split(", ").collect();
+    }
+    if let Some(module) = why.strip_prefix("No module named '") {
+        return module.split(['.', '\'']).take(1).collect();
+    }
+    let found = NEEDS.iter().find(|(words, _)| why.contains(*words));
+    vec![found.map_or("python-packages", |(_, need)| *need)]
+}
+
+#[test]
+fn a_skip_is_for_lack_of_what_its_words_name() {
+    for (why, expected) in [
+        ("No module named 'torch", "torch"),
+        ("No module named 'torch.distributed.run'", "torch"),
+        ("cannot import name 'group' from 'torch.distributed", "torch"),
+        ("it needs PyTorch 2.6, and this is 1.13.1", "newer-torch"),
+        ("the torchrun of PyTorch 1.13.1 fails under Python 3.11 and later", "newer-torch"),
+        ("lightning cannot be imported: ModuleNotFoundError: No module named 'lightning", "lightning"),
+        ("numpy, torch cannot be imported here", "numpy torch"),
+        ("NumPy is not installed", "numpy"),
+        ("no CUDA device is here", "cuda"),
+        ("Open MPI's mpirun is not installed", "open-mpi"),
+        ("Slurm's srun is not installed", "slurm"),
+        ("a Slurm cluster is started by root", "root"),
+        ("the command gleaner is not beside this Python", "python-packages"),
+    ] {
+        assert_eq!(needs(why).join(" "), expected, "{why}");
+    }
+}
+
 /// Runs the tests of one file.
 fn run(file: &str) {
     let Some((python, folder)) = package() else {
@@ -87,7 +131,8 @@ fn run(file: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
     println!("{}{said}", String::from_utf8_lossy(&output.stdout));
     for (_, why) in said.lines().filter_map(|line| line.split_once("SKIPPED: ")) {
-        gleaner_skips::skip("python-packages", why.trim_end_matches(['\'', '"']));
+        let why = why.trim_end_matches(['\'', '"']);
+        needs(why).into_iter().for_each(|need| gleaner_skips::skip(need, why));
     }
     assert!(output.status.success(), "{}", output.status);
     assert!(!said.contains("Ran 0 tests"), "test_{file}.py has no test");

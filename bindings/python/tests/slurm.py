@@ -16,7 +16,7 @@ _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 def _missing():
     for program in _PROGRAMS:
         if shutil.which(program, path=_PATH) is None:
-            return f"{program} is not installed"
+            return f"Slurm's {program} is not installed"
     return "" if os.getuid() == 0 else "a Slurm cluster is started by root"
 
 

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 use tempfile::TempDir;
 
@@ -38,12 +39,14 @@ result.textContent = `${document.querySelectorAll('figure svg').length} pictures
 document.body.append(result);
 </script>"#;
 
+/// Whether there is a browser. A package may hold only a script that says where the browser is to be had.
+static IS_THERE: LazyLock<bool> = LazyLock::new(|| {
+    Command::new("chromium").arg("--version").output().is_ok_and(|output| output.status.success())
+});
+
 /// Runs the browser on a page in a window of this width; nothing where there is no browser.
 fn browse(page: &Path, width: u32, arguments: &[&str]) -> Option<Output> {
-    // A package may hold only a script that says where the browser is to be had.
-    let is_there =
-        Command::new("chromium").arg("--version").output().is_ok_and(|output| output.status.success());
-    if !is_there {
+    if !*IS_THERE {
         gleaner_skips::skip(
             "chromium",
             "chromium does not start here; install it with apt-get install chromium",
@@ -89,12 +92,28 @@ fn with(page: &str, more: &str, policy: bool) -> String {
     if policy { page } else { page.replacen("http-equiv=\"Content-Security-Policy\"", "", 1) }
 }
 
+/// The path of a file that is kept.
+fn artefact(name: &str) -> String {
+    fs::create_dir_all(ARTEFACTS).unwrap();
+    format!("{ARTEFACTS}/{name}")
+}
+
+#[track_caller]
+fn expect_picture(file: &str) {
+    let picture = fs::read(file).unwrap();
+    assert!(picture.starts_with(b"\x89PNG") && picture.len() > 10_000, "{file} has {} bytes", picture.len());
+}
+
 #[test]
 fn nothing_complains_and_nothing_is_loaded() {
     let folder = TempDir::new().unwrap();
     let text = page(folder.path(), &samples::everything());
     let path = folder.path().join("run/report.html");
-    let Some(output) = browse(&path, 1200, &["--dump-dom"]) else { return };
+    // A picture to be kept as well, since every start of the browser takes seconds.
+    let wide = artefact("report-wide.png");
+    let shot = format!("--screenshot={wide}");
+    let Some(output) = browse(&path, 1200, &["--dump-dom", shot.as_str()]) else { return };
+    expect_picture(&wide);
     assert_eq!(complaints(&output), Vec::<String>::new());
     let dom = String::from_utf8(output.stdout).unwrap();
     assert_eq!(dom.matches("<svg").count(), text.matches("<svg").count());
@@ -148,23 +167,17 @@ fn pictures_of_the_page_are_kept() {
     let folder = TempDir::new().unwrap();
     let text = page(folder.path(), &samples::everything());
     let path = folder.path().join("run/report.html");
-    fs::create_dir_all(ARTEFACTS).unwrap();
-    fs::write(format!("{ARTEFACTS}/report.html"), text).unwrap();
+    fs::write(artefact("report.html"), text).unwrap();
+    // The wide one comes with the DOM of another test.
     for (name, width, arguments) in [
-        ("wide", 1200, &[][..]),
-        ("narrow", 500, &[][..]),
-        ("dark", 1200, &["--blink-settings=preferredColorScheme=0"][..]),
+        ("report-narrow.png", 500, &[][..]),
+        ("report-dark.png", 1200, &["--blink-settings=preferredColorScheme=0"][..]),
     ] {
-        let file = format!("{ARTEFACTS}/report-{name}.png");
+        let file = artefact(name);
         let shot = format!("--screenshot={file}");
         if browse(&path, width, &[arguments, &[shot.as_str()]].concat()).is_none() {
             return;
         }
-        let picture = fs::read(&file).unwrap();
-        assert!(
-            picture.starts_with(b"\x89PNG") && picture.len() > 10_000,
-            "{file} has {} bytes",
-            picture.len()
-        );
+        expect_picture(&file);
     }
 }

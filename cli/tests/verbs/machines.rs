@@ -10,6 +10,8 @@ use std::thread;
 
 use tempfile::TempDir;
 
+use crate::lacks::can_be_here;
+
 /// Lets one test have the processors.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
@@ -71,16 +73,8 @@ impl Machines {
         let waits: Vec<_> =
             children.into_iter().map(|child| thread::spawn(|| child.wait_with_output().unwrap())).collect();
         let outputs: Vec<_> = waits.into_iter().map(|wait| wait.join().unwrap()).collect();
-        for output in &outputs {
-            let said = said(output);
-            let cannot = output.status.code() == Some(125)
-                && ["PATH, found none", "apt", "Debian package"].iter().any(|word| said.contains(word));
-            if cannot {
-                gleaner_skips::skip("qemu", said.trim());
-                return None;
-            }
-        }
-        Some(outputs)
+        let are_here = outputs.iter().all(|output| can_be_here(output.status.code(), &said(output)));
+        are_here.then_some(outputs)
     }
 
     /// The wires of one: sockets of its own, and of the machine at the other end.

@@ -8,6 +8,7 @@
 
 mod faults;
 mod inside;
+mod lacks;
 mod machines;
 mod speeds;
 /// The networks that the transport is tested on.

@@ -11,7 +11,8 @@ const WORDS: &str = "`slots=K` (how many workers run there) or `address=A` (the 
 const MOST_SLOTS: u32 = 1024;
 
 /// Reads a hostfile.
-pub fn read(path: &Path) -> Result<Vec<Host>, LaunchError> {
+pub fn read(path: impl AsRef<Path>) -> Result<Vec<Host>, LaunchError> {
+    let path = path.as_ref();
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|source| LaunchError::UnreadableHostfile { file: file.clone(), source })?;
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named() {
-        let error = read(Path::new("/nowhere/hosts")).unwrap_err().to_string();
+        let error = read("/nowhere/hosts").unwrap_err().to_string();
         assert!(error.contains("/nowhere/hosts cannot be read"), "{error}");
     }
 }

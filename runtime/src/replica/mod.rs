@@ -140,14 +140,14 @@ impl Session {
         layout: &Layout,
         initial: &[f32],
         options: Options,
-        directory: &Path,
+        directory: impl AsRef<Path>,
         resumes: bool,
     ) -> Result<Replica, Error> {
         if self.servers() == 0 {
             return Err(ReplicaError::NoServers(options.synchrony.name()).into());
         }
         let channel = self.channels.fetch_add(1, Ordering::Relaxed);
-        let kept = Some((directory, resumes));
+        let kept = Some((directory.as_ref(), resumes));
         Replica::new(self.inner.clone(), channel, layout, initial, options, kept)
     }
 }

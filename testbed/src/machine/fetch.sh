@@ -10,7 +10,7 @@ cd "$1"
 steps=$2
 
 # What is inserted into the kernel: files and output; wires; links and what shapes them; Soft-RoCE.
-modules='virtio_pci virtio_console 9pnet_virtio 9p overlay virtio_net veth bridge dummy ifb tun sch_netem sch_tbf sch_htb
+modules='virtio_pci virtio_console 9pnet_virtio 9p overlay virtio_net veth bridge dummy tun sch_netem sch_tbf sch_htb
     sch_ingress cls_u32 cls_matchall act_mirred act_police rdma_rxe ib_uverbs rdma_ucm'
 # Soft-RoCE asks for it by its name, so no dependency says so. Newer kernels have it built in under another name.
 optional=crc32_generic

@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use serde_json::Value;
+
 use super::NetworkError;
 
 /// Runs a command of its words, with the open file as its standard input, and gives what it printed.
@@ -20,6 +22,12 @@ pub(super) fn run(words: &[&str], input: Option<&File>) -> Result<String, Networ
         return Err(failed(words, &String::from_utf8_lossy(&output.stderr)));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The interfaces that `ip -json`, run with these words, says are there.
+pub(super) fn interfaces(words: &[&str]) -> Result<Vec<Value>, NetworkError> {
+    let shown = run(words, None)?;
+    serde_json::from_str(&shown).map_err(|error| failed(words, &error.to_string()))
 }
 
 /// Runs `ip` or `tc` inside a namespace with these lines as its commands. It stops at the first that fails.
@@ -92,6 +100,6 @@ fn command(words: &[&str]) -> Command {
 }
 
 /// What is said of a command that failed, or that printed what cannot be read.
-pub(super) fn failed(words: &[&str], said: &str) -> NetworkError {
+fn failed(words: &[&str], said: &str) -> NetworkError {
     NetworkError::Command(words.join(" "), said.trim().replace('\n', "; "))
 }

@@ -265,9 +265,7 @@ impl Network {
 
     /// The hosts whose links are cut now.
     pub fn cut_hosts(&self) -> Result<Vec<String>, NetworkError> {
-        let words = ["ip", "-json", "-n", self.name(), "link", "show"];
-        let interfaces: Vec<Value> = serde_json::from_str(&commands::run(&words, None)?)
-            .map_err(|error| commands::failed(&words, &error.to_string()))?;
+        let interfaces = commands::interfaces(&["ip", "-json", "-n", self.name(), "link", "show"])?;
         let is_up =
             |shown: &Value| shown["flags"].as_array().is_some_and(|flags| flags.contains(&json!("UP")));
         let is_down = |port: &str| interfaces.iter().any(|shown| shown["ifname"] == port && !is_up(shown));

@@ -35,8 +35,8 @@ pub(super) fn of_others(names: &[String]) -> String {
 /// Whether this process made the namespace that now bears the name.
 fn is_ours(network: &Network, namespace: &String) -> bool {
     let unfinished = !network.complete && network.namespaces.last() == Some(namespace);
-    let loopback = commands::run(&["ip", "-n", namespace, "link", "show", "dev", "lo"], None);
-    unfinished || loopback.is_ok_and(|shown| shown.contains(&network.token))
+    let loopback = commands::interfaces(&["ip", "-json", "-n", namespace, "link", "show", "dev", "lo"]);
+    unfinished || loopback.is_ok_and(|shown| shown.iter().any(|lo| lo["ifalias"] == network.token))
 }
 
 /// Asks all processes in these namespaces to end, and kills those that do not: a namespace lives as long as they do.

@@ -51,7 +51,7 @@ impl Replicated {
         let replica = match kept {
             Some(directory) => {
                 let directory = Checkpoints::of_servers(directory);
-                session.durable_replica(&units.layout, &initial, options, &directory, resume)?
+                session.durable_replica(&units.layout, &initial, options, directory, resume)?
             }
             None => session.replica(&units.layout, &initial, options)?,
         };
