@@ -1,6 +1,6 @@
 //! How fast bags become bytes and bags again, and how many bytes: `cargo bench -p gleaner-algorithms --bench codec`.
 //!
-//! One core; all rivals take turns within each round; medians over the rounds. Encoding includes the choice of the form,
+//! One core; all implementations take turns within each round; medians over the rounds. Encoding includes the choice of the form,
 //! decoding every check. The first rows have random positions; the last ones are such that other forms are smallest.
 //!
 //! Options: `--rounds ROUNDS` and `--json` (one line of JSON instead of the table).

@@ -1,7 +1,7 @@
 //! What adding sorted entries costs, as multiples of a plain read of the same entries:
 //! `cargo bench -p gleaner-algorithms --bench merge`.
 //!
-//! Every round merges two fresh sets of random indices. One core; all rivals take turns; medians over the rounds.
+//! Every round merges two fresh sets of random indices. One core; all implementations take turns; medians over the rounds.
 //!
 //! Options: `--k ENTRIES` of each set, `--density SHARE` of the vector that they are, `--rounds ROUNDS`.
 

@@ -2,7 +2,7 @@
 //!
 //! Plays the steps of one worker in their steady state: every step a fresh heavy-tailed gradient, accumulated into the
 //! residual with the threshold that the step before predicts; the exact top k among the candidates;
-//! the kept entries zeroed in the residual. One core; all rivals take turns within each step; medians over the steps.
+//! the kept entries zeroed in the residual. One core; all implementations take turns within each step; medians over the steps.
 //!
 //! Options: `--n ENTRIES`, `--steps STEPS` and `--json` (one line of JSON instead of the table).
 

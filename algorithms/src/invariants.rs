@@ -64,7 +64,7 @@ pub enum InvariantError {
         /// The update, new residuals and what was lost, added up.
         found: f64,
     },
-    /// Entries alone that come to something else than all values.
+    /// Entries alone that give something else than all values.
     #[error(
         "in step {step} rank {rank} takes entries alone, and entry {entry} is {found} in {what}; expected {expected}, as of all \
          values"

@@ -13,7 +13,7 @@ pub enum OverlapError {
     /// The backward pass itself failed.
     #[error("the backward pass failed: {0}")]
     Candle(#[from] candle_core::Error),
-    /// A strategy that does not come to groups.
+    /// A strategy that gives no groups.
     #[error(transparent)]
     Merging(#[from] MergingError),
     /// Groups where nothing can be exchanged before all is there.

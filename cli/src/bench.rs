@@ -48,7 +48,7 @@ pub struct Bench {
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
     workers: u32,
-    /// Entries of the gradient
+    /// Entries of the gradient, n, such as 14_728_266
     #[arg(long, value_name = "N", value_parser = units::count)]
     params: usize,
     #[command(flatten)]

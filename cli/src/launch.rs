@@ -80,7 +80,7 @@ pub struct Launch {
     #[arg(long)]
     plain: bool,
 
-    /// Transport between workers: tcp (the default), quic, verbs, or auto: verbs where the host can use it, else tcp; all workers have to come to
+    /// Transport between workers: tcp (the default), quic, verbs, or auto: verbs where the host can use it, else tcp; all workers have to use
     /// the same (sets GLEANER_TRANSPORT).
     #[arg(long, value_name = "T", value_parser = transport)]
     transport: Option<Preference>,

@@ -65,7 +65,7 @@ pub struct Plan {
     /// The number of workers, P
     #[arg(long, value_name = "P", value_parser = units::within::<u32>(1..))]
     workers: u32,
-    /// The number of parameters, n, such as 14_728_266
+    /// Entries of the gradient, n, such as 14_728_266
     #[arg(long, value_name = "N", value_parser = units::count, required_unless_present = "speedup")]
     params: Option<usize>,
     /// Latency of a message, α

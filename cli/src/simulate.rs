@@ -54,7 +54,7 @@ pub struct Simulate {
     /// The number of workers, P
     #[arg(long, value_name = "P", value_parser = units::within::<u32>(1..=MOST_WORKERS), required_unless_present_any = ["against", "calibrate", "fit"])]
     workers: Option<u32>,
-    /// The number of parameters, n, such as 14_728_266
+    /// Entries of the gradient, n, such as 14_728_266
     #[arg(long, value_name = "N", value_parser = units::count, required_unless_present_any = ["against", "calibrate", "fit", "model", "layers"])]
     params: Option<usize>,
     /// Predict an iteration of this model, with its layers merged as is best

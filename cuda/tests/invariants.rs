@@ -54,7 +54,7 @@ fn workers(method: &Method, device: Option<&Arc<Cuda>>) -> Ensemble {
     ensemble
 }
 
-/// What a step comes to on every rank: the update, what is lost, and the residual afterwards.
+/// The result of a step on every rank: the update, what is lost, and the residual afterwards.
 type Bits = Vec<(Vec<Vec<(u32, u32)>>, Vec<Vec<(u32, u32)>>, Vec<u32>)>;
 
 fn entries(entries: &Entries) -> Vec<(u32, u32)> {

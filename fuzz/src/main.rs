@@ -9,8 +9,8 @@ use std::{env, fs};
 
 use gleaner_fuzz::{TARGETS, campaign};
 
-const USAGE: &str = "expected a target or all, and then as you like --inputs N (1000000 if not said), --seed S (random if not \
-                     said) and --only K (the input of that number alone)";
+const USAGE: &str = "expected a target or all, and optionally --inputs N (by default 1000000), --seed S (by default random) \
+                     and --only K (the input of that number alone)";
 
 fn main() -> ExitCode {
     match run() {

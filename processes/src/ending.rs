@@ -25,7 +25,7 @@ pub fn end(running: impl Fn() -> Vec<Process>) -> Option<Process> {
                 return None;
             }
             for process in still.into_iter().filter(|process| asked.insert(*process)) {
-                // One that is gone by now is as wished; one that is stopped does not hear otherwise.
+                // One that is gone by now is as wished; one that is stopped does not get the signal otherwise.
                 let _ = kill_process(process.id(), signal);
                 let _ = kill_process(process.id(), Signal::CONT);
             }

@@ -69,7 +69,7 @@ impl Exchange {
         Ok(sum)
     }
 
-    /// What the method `auto` has come to, if it is that and there is something to exchange.
+    /// What the method `auto` has chosen, if it is that and there is something to exchange.
     pub(crate) fn chosen(&self) -> Option<AutoChoice> {
         self.reducers.first().and_then(|(_, reducer)| reducer.chosen())
     }

@@ -59,7 +59,7 @@ pub struct Trained {
     pub rate: Option<f64>,
     /// All epochs.
     pub epochs: Vec<Epoch>,
-    /// What the method `auto` came to.
+    /// What the method `auto` has chosen.
     pub auto: Option<AutoChoice>,
     /// The objective at the end.
     pub objective: f64,
@@ -111,7 +111,7 @@ pub fn train(
     })
 }
 
-/// What the epochs came to.
+/// The result of the epochs.
 struct Ran {
     rate: Option<f64>,
     steps: u64,

@@ -106,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What is put off comes to what steps on all weights come to.
+        /// What is put off gives what steps on all weights give.
         #[test]
         fn putting_off_changes_nothing(
             steps in proptest::collection::vec((proptest::collection::btree_map(0u32..12, -4.0f32..4.0, 0..5), 0.01f64..0.9), 1..60),

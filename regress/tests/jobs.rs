@@ -1,4 +1,4 @@
-//! Jobs of several workers in one process: what they come to, and what they refuse.
+//! Jobs of several workers in one process: what they give, and what they refuse.
 
 #![allow(clippy::unwrap_used)]
 
@@ -60,7 +60,7 @@ fn generated(samples: u64) -> Source {
     Source::Generated { shape: Shape::Url, samples }
 }
 
-/// What all workers came to, which is the same.
+/// The result of all workers, which is the same.
 fn trained(workers: u32, settings: &Settings) -> Trained {
     let all = run(workers, |session| train(&session, settings, |_, _, _| {}).unwrap());
     assert!(all.iter().all(|of| of.model == all[0].model && of.digest == all[0].digest));
@@ -110,7 +110,7 @@ fn objective(settings: &Settings) -> f64 {
     trained(1, settings).objective
 }
 
-/// Both algorithms come to the same minimum, with any number of workers.
+/// Both algorithms reach the same minimum, with any number of workers.
 #[test]
 fn both_algorithms_come_to_the_same_minimum() {
     for (loss, penalty) in [

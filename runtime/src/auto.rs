@@ -1,6 +1,6 @@
 //! The method `auto`: takes what the cost model expects to be cheapest, and revises that by what steps really take.
 //!
-//! Every rank comes to the same choice, because all of them compute with the same numbers: measurements are agreed on before
+//! Every rank makes the same choice, because all of them compute with the same numbers: measurements are agreed on before
 //! anything is concluded from them. A forecast is right within a factor, so the methods whose forecasts come near the best
 //! time measured are tried for a few steps each. Those that were nearly as fast as the fastest then take turns, as a machine
 //! is not equally fast at all times, and the one that was fastest over all of its turns stays.
@@ -63,7 +63,7 @@ fn first_of<T>(
     Err(refused)
 }
 
-/// What the method `auto` has come to for a group.
+/// What the method `auto` has chosen for a group.
 #[derive(Clone, Debug)]
 pub struct AutoChoice {
     /// The method that runs now.
@@ -89,7 +89,7 @@ pub(crate) struct Auto {
     probed: Probed,
     /// Says what is chosen: one rank does.
     speaks: bool,
-    /// What was said, groups before a regrouping included: whatever several groups come to is said once.
+    /// What was said, groups before a regrouping included: what several groups have chosen is said once.
     said: BTreeSet<(bool, String)>,
 }
 
@@ -130,7 +130,7 @@ impl Auto {
         Ok(Self { courses: vec![course], probed, speaks: session.coordinates(), said: BTreeSet::new() })
     }
 
-    /// Says what the groups begin with, or what those that have chosen have come to; `before` is what was said of the groups
+    /// Says what the groups begin with, or what those that have decided have chosen; `before` is what was said of the groups
     /// before a regrouping.
     pub(crate) fn announce(&mut self, decided: bool, before: Option<&mut Self>) {
         if let Some(before) = before {
@@ -159,7 +159,7 @@ impl Auto {
         self.courses[group].present().method.clone()
     }
 
-    /// What all groups have come to.
+    /// What each group has chosen.
     pub(crate) fn chosen(&self) -> Vec<AutoChoice> {
         self.courses.iter().map(Course::chosen).collect()
     }
@@ -169,8 +169,8 @@ impl Auto {
         self.courses[group].record(took);
     }
 
-    /// Between two steps: the groups that go over to another method now. All ranks call it after every step and come to
-    /// the same conclusion.
+    /// Between two steps: the groups that go over to another method now. All ranks call it after every step and get
+    /// the same result.
     ///
     /// # Errors
     /// The job has failed.
@@ -191,7 +191,7 @@ impl Auto {
         Ok(changed)
     }
 
-    /// Takes a group's choice over from before a regrouping, with what was measured for it, if it has come to the same method.
+    /// Takes a group's choice over from before a regrouping, with what was measured for it, if it has chosen the same method.
     pub(crate) fn keep(&mut self, group: usize, before: &mut Self, was: usize) {
         if self.method(group).to_string() == before.method(was).to_string() {
             std::mem::swap(&mut self.courses[group], &mut before.courses[was]);

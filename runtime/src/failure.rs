@@ -75,7 +75,7 @@ impl From<RoutineError> for Error {
     "rank {rank} cancelled step {step} of '{reducer}': its values wait in the residual for the next step"
 )]
 pub struct Cancelled {
-    /// The rank that asked; of several, the one that was heard first.
+    /// The rank that asked; of several, the one whose request came first.
     pub rank: u32,
     /// The step, counted from 0.
     pub step: u64,

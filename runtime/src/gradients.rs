@@ -351,7 +351,7 @@ impl Gradients {
         self.exchange.groups().map(|group| group.routine.method().clone()).collect()
     }
 
-    /// What the method `auto` has come to for each group; nothing where the method was named.
+    /// What the method `auto` has chosen for each group; nothing where the method was named.
     pub fn chosen(&self) -> Vec<AutoChoice> {
         self.auto.as_ref().map(Auto::chosen).unwrap_or_default()
     }

@@ -33,7 +33,7 @@ pub(crate) struct Group<T: Element = f32> {
     accumulator: Option<Accumulator<T>>,
     /// The last step's version of the residual.
     version: u64,
-    /// What is looked at now and then, of gradients that are asked how they fare.
+    /// What is looked at now and then, of gradients that are asked for their health.
     pub(crate) watch: Option<Watch>,
     /// The squared L2 norms of what was selected from in the last step that they were looked at in, and of what was left, until they are taken.
     pub(crate) squares: Option<(f64, f64)>,

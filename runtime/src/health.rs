@@ -1,4 +1,4 @@
-//! How gradients fare that are sent late: how long what waits is under way, and what in that slows a training.
+//! The health of gradients that are sent late: how long values wait until they are delivered, and what of that slows a training down.
 //!
 //! In every [`EVERY`]th step a worker adds up the magnitudes of a sample of what it selects from, and of what is left of it once the step is
 //! committed: what waits, and what a step delivers of it. By Little's law the one over the other is how many steps a value waits. Of values in
@@ -23,7 +23,7 @@ const RECENT: usize = 4;
 /// What waits longer than so many steps is stale.
 const STALE: f64 = 100.0;
 
-/// What waits for so many times the steps that momentum remembers comes to it as a late sum.
+/// What waits for so many times the steps that momentum remembers arrives there as a late sum.
 const LATE: f64 = 2.0;
 
 /// A method delivers too little if what waits would take so many times as long as entries that are chosen at random.
@@ -182,7 +182,7 @@ impl Health {
     }
 }
 
-/// What one group comes to; of those of a gradient, all together.
+/// The result of one group; of those of a gradient, all together.
 impl<'a> FromIterator<&'a Watch> for Health {
     fn from_iter<I: IntoIterator<Item = &'a Watch>>(watches: I) -> Self {
         let (mut all, mut entries, mut k) = (Self::default(), 0, 0);

@@ -334,7 +334,7 @@ impl Notes {
                 pieces(&text, |piece| io.tell(parent, topic, piece));
                 return;
             }
-            // The coordinator alone decides, before anything is passed on, so that all hear of the same rank.
+            // The coordinator alone decides, before anything is passed on, so that all are told the same rank.
             if let Some(other) = differing.iter().find(|head| head.purpose != purpose) {
                 let (here, there) = (Purpose::named(purpose), Purpose::named(other.purpose));
                 let reason = format!(

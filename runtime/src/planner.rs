@@ -3,7 +3,7 @@
 //! Layers are in the order in which the backward pass finishes them. A strategy that needs
 //! times begins with one group. The medians of the first steps over steps and ranks, and the cost model of the session, then
 //! give its groups (OMGS-SGD, Algorithm 2). After that they are checked against what is measured, at the same steps on all
-//! ranks, which compute with the same numbers and so come to the same groups.
+//! ranks, which compute with the same numbers and so get the same groups.
 
 mod assumed;
 mod cores;

@@ -85,7 +85,7 @@ impl<T: Element> Reducer<T> {
         // The default coding is for sums of 32-bit gradients.
         let method =
             if T::NAME == f32::NAME && reduction.has_residual() { method } else { method.or_exact() };
-        // Whichever method a choice comes to.
+        // Whichever method is chosen.
         if T::NAME != f32::NAME && method.values() != Coding::Exact {
             return Err(MethodError::NotFloat32 { element: T::NAME, coding: method.values() }.into());
         }

@@ -62,7 +62,7 @@ impl RoleMap {
     }
 
     /// Whether one of two ranks is a worker whom the other, as a server, serves: these are linked from the beginning, so that each
-    /// hears when the other leaves.
+    /// notices when the other leaves.
     pub(crate) fn meet(&self, one: u32, other: u32) -> bool {
         let serves = |server: u32, worker: u32| self.hosted(server).is_some() && worker < self.workers;
         one != other && (serves(one, other) || serves(other, one))

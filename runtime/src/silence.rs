@@ -2,27 +2,27 @@
 //!
 //! A rank that was stopped, a rank that is cut off, and a cable that is cut between two ranks look the same at the end of one
 //! link: nothing comes, or nothing that is sent is answered. Both ends may live, and each would name the other. So one rank decides, by
-//! what it hears itself and by the silent links that were reported to it:
+//! the heartbeats that it receives itself and by the silent links that were reported to it:
 //!
-//! - a rank that hears none of its peers, of two or more, is cut off itself; and so was one that heard none for half the timeout
-//!   and one of them not since, because connections that were cut go on one by one;
-//! - of the two ends of a silent link, the one that the coordinator does not hear any more has failed;
-//! - if it hears both, the rank that most of the silent links have in common is cut off: where packets pass in one direction alone, it
-//!   can still be heard;
+//! - a rank that receives heartbeats from none of its peers, of two or more, is cut off itself; and so was one that received none for half the
+//!   timeout and from one of them none since, because connections that were cut go on one by one;
+//! - of the two ends of a silent link, the one from which the coordinator receives no more heartbeats has failed;
+//! - if it receives those of both, the rank that most of the silent links have in common is cut off: where packets pass in one direction
+//!   alone, its heartbeats can still arrive;
 //! - if no rank is at more of them than any other, the link between two is cut. All must name the same rank: the higher one.
 //!
-//! The coordinator decides. A rank that does not hear it reports to others, which report to it. Where no decision comes, the end that noticed decides
+//! The coordinator decides. A rank that receives none from it reports to others, which report to it. Where no decision comes, the end that noticed decides
 //! for itself.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What a rank hears of another.
+/// What a rank receives from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hearing {
     /// A heartbeat, lately.
     Heard,
-    /// Nothing, since it heard no rank at all.
+    /// Nothing, since the time when it received nothing from any rank.
     SinceDeaf,
     /// Nothing.
     Silent,
@@ -40,12 +40,12 @@ const REPORTED: usize = 2;
 pub(crate) struct Silence {
     /// The end that noticed.
     pub(crate) at: u32,
-    /// The end that it does not hear.
+    /// The end from which it receives nothing.
     pub(crate) from: u32,
 }
 
 impl Silence {
-    /// The ranks that rank `this` reports to: the coordinator, or if it does not hear that one, a few others. They
+    /// The ranks that rank `this` reports to: the coordinator, or if it receives nothing from that one, a few others. They
     /// report to the coordinator, and when they know the decision, to the ranks that reported to them.
     pub(crate) fn reports_to(self, this: u32, workers: u32, coordinator: u32) -> Vec<u32> {
         match self {
@@ -128,7 +128,7 @@ pub(crate) fn decide(
     (failed, reason)
 }
 
-/// The end of a silent link that the decider does not hear: one that it has heard before, or else one with which it has no link, unless
+/// The end of a silent link from which the decider receives nothing: one from which it did before, or else one with which it has no link, unless
 /// the links show another.
 fn missed(silences: &[Silence], hears: impl Fn(u32) -> bool, is_lost: impl Fn(u32) -> bool) -> Option<u32> {
     let ends = |silence: &Silence| [silence.from, silence.at];
@@ -149,7 +149,7 @@ fn in_common(silences: &[Silence]) -> Option<u32> {
     first.next().filter(|_| first.next().is_none())
 }
 
-/// Whose network is cut, where all are heard.
+/// Whose network is cut, where heartbeats arrive from all.
 fn cut(silences: &[Silence], seconds: f64) -> (u32, String) {
     if let Some(rank) = in_common(silences) {
         let mut others: Vec<u32> = silences
@@ -189,7 +189,7 @@ mod tests {
         for at in 0..WORKERS {
             for from in (0..WORKERS).filter(|&from| from != at && !passes(at, from)) {
                 let silence = Silence { at, from };
-                // Where the decider does not hear of it, the end that noticed decides.
+                // Where no report reaches the decider, the end that noticed decides.
                 let reports_to = silence.reports_to(at, WORKERS, coordinator);
                 let passed_on = reports_to
                     .into_iter()
@@ -246,8 +246,8 @@ mod tests {
         assert!(rank == 4 && reason.contains("ranks 3, 5, though all are alive"), "{reason}");
         assert_eq!(named(&[silence(5, 4), silence(4, 3)]).0, 4);
         assert_eq!(named(&[silence(5, 4), silence(4, 5)]).0, 5, "one link, reported by both ends");
-        assert_eq!(named(&[silence(4, 3), silence(3, 4)]).0, 3, "the one that is not heard");
-        // One that was heard and is no more counts before what others report.
+        assert_eq!(named(&[silence(4, 3), silence(3, 4)]).0, 3, "the one that sends nothing");
+        // One that sent heartbeats and no longer does counts before what others report.
         let hearing = |rank| if rank == 5 { Hearing::Unanswered } else { Hearing::Heard };
         let silences = [silence(4, 3), silence(4, 5)];
         let (rank, reason) = decide(&silences, 0, &[1, 4, 5], hearing, Duration::from_secs(1));

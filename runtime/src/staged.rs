@@ -28,14 +28,14 @@ pub struct StagedError {
 
 gleaner_transport::debug_as_sentence!(StagedError);
 
-/// Files that are written and do not bear their names yet. Dropped before they are published, they vanish.
+/// Files that are written and do not have their final names yet. Dropped before they are published, they are removed.
 #[derive(Default)]
 pub struct Staged {
     files: Vec<Beside>,
     is_private: bool,
 }
 
-/// A file that does not bear its name yet.
+/// A file that does not have its final name yet.
 struct Beside {
     path: PathBuf,
     target: PathBuf,
@@ -120,7 +120,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         for Beside { path, .. } in &self.files {
-            // A file that cannot be removed does no harm: it does not bear the name that anyone reads.
+            // A file that cannot be removed does no harm: it does not have the name that is read.
             let _ = fs::remove_file(path);
         }
     }

@@ -3,14 +3,14 @@
 //! Any rank may ask for it. It asks rank 0, and rank 0 asks all ranks to *freeze* the step: a frozen step goes on, but does
 //! not finish before the decision. Each rank answers whether it had finished already. Its update may then have been used, and
 //! what one rank has, all must get: the request came *too late*, and the step goes on everywhere. If no rank had finished, the
-//! step is *cancelled* everywhere, in the name of the rank that rank 0 heard first.
+//! step is *cancelled* everywhere, in the name of the rank whose request reached rank 0 first.
 //!
 //! A rank whose values are not finite asks for the same, and never sends any: so no rank can have finished. Its word counts
 //! more than that of a rank which cancels at the same time, since the step leaves no trace in the residuals then. A rank that lacks the
 //! memory to select sends nothing either; what was accumulated stays in its residuals, as where the program wishes it.
 //!
 //! A step may be frozen and cancelled on a rank that has not begun it yet. Links keep the order of messages, and a rank
-//! begins a step only when the one before is over there, so a rank hears the decisions of one gradient in the order of its
+//! begins a step only when the one before is over there, so a rank receives the decisions of one gradient in the order of its
 //! steps.
 //!
 //! This is one rank's part of it, without any input or output: what is to be done is written down as [`Effect`]s.
@@ -244,7 +244,7 @@ impl Steps {
             return Err("it wants to cancel what cannot be cancelled");
         }
         if known.early >= EARLY {
-            return Err("it spoke about cancelling thousands of steps that are not begun");
+            return Err("it sent messages about cancelling thousands of steps that have not begun");
         }
         let (decides, from_coordinator) = (self.rank == self.coordinator, from == self.coordinator);
         match word {
@@ -268,7 +268,7 @@ impl Steps {
                 self.effects.push(Effect::Tell(self.coordinator, id, answer));
             }
             Word::TooLate | Word::Cancelled { .. } if from_coordinator => self.follow(id, word)?,
-            _ => return Err("it spoke about cancelling out of turn"),
+            _ => return Err("it sent an unexpected message about cancelling a step"),
         }
         Ok(())
     }

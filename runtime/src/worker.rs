@@ -88,9 +88,9 @@ pub(crate) struct Worker {
     silence: Option<(Vec<Silence>, Instant)>,
     /// Silent links that were reported to others: the same report again is no news.
     sent_silences: BTreeSet<Silence>,
-    /// When it last heard any peer.
+    /// When it last received a heartbeat from any peer.
     heard: Option<Instant>,
-    /// Since when it then heard none, of two or more, for half the timeout: one that it has not heard again since may be well.
+    /// Since when it then received none, of two or more peers, for half the timeout: one from which none has come since may be well.
     deaf_since: Option<Instant>,
     /// A failure that is not known to all peers yet.
     failing: Option<Failing>,
@@ -323,7 +323,7 @@ impl Worker {
         self.failing.is_some() || self.failed.is_some()
     }
 
-    /// Whether this worker pays no more heed to how others are.
+    /// Whether this worker no longer checks how others are.
     fn is_ending(&self) -> bool {
         self.leaving.is_some() || self.has_left || self.has_failed()
     }
@@ -343,7 +343,7 @@ impl Worker {
         }
     }
 
-    /// A peer is gone and did not say why. A rank that hears of a failure notifies all its peers before it ends, but the
+    /// A peer is gone and did not say why. A rank that is notified of a failure notifies all its peers before it ends, but the
     /// news may come over another link, or be lost with a process that is killed: a rank that ended because of another
     /// must not be blamed for it, so the news gets a moment to arrive.
     fn suspect(&mut self, peer: Peer, reason: String, now: Instant) {
@@ -355,8 +355,8 @@ impl Worker {
         }
     }
 
-    /// Notifies all peers, and when they know, this worker's own steps: a trainer that hears of the failure may end the
-    /// process, and no rank may then name this worker. Each peer that hears of it says so to all its own.
+    /// Notifies all peers, and when they know, this worker's own steps: a trainer that gets the failure may end the
+    /// process, and no rank may then name this worker. Each peer that is notified notifies all its own.
     fn fail(&mut self, mut failure: Failure, now: Instant) {
         if self.has_failed() || self.drops(&failure) {
             return;

@@ -26,7 +26,7 @@ const SGD: Sgd = Sgd { momentum: 0.9, weight_decay: 0.001, nesterov: false };
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Part {
     directory: PathBuf,
-    /// Where each process writes what it has come to.
+    /// Where each process writes its result.
     notes: PathBuf,
     synchrony: String,
     steps: u64,
@@ -225,8 +225,8 @@ fn a_killed_server_loses_nothing_that_a_worker_has_heard_of() {
         assert_eq!((outcome.exit_code, outcome.failure), (0, None), "{before} servers, then {after}");
         let notes = |name: &str, rank| fs::read(part.notes.join(format!("{name}-{rank}"))).unwrap();
         let (step, values) = begun(&notes("begin", 0));
-        // A step that was heard of is there, and all entries are those of one step.
-        assert!(step >= last && step <= last + 1, "step {step}, and {last} were heard of");
+        // A step of which a worker was notified is there, and all entries are those of one step.
+        assert!(step >= last && step <= last + 1, "step {step}, and {last} were reported");
         assert_eq!(
             bits(&values),
             bits(&expected[step as usize]),

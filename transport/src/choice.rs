@@ -163,7 +163,7 @@ impl TransportChoice {
     /// The transport. Where that was left open, it is resolved now, and a sentence says which it is and why.
     ///
     /// Each worker resolves it alone, by what it knows of its own host, before it meets another: verbs where the program has them, links
-    /// are plain and an adapter can be used, and else TCP. On hosts that are alike all come to the same. Where they do not, rank 0
+    /// are plain and an adapter can be used, and else TCP. On hosts that are alike the result is the same. Where it is not, rank 0
     /// refuses the job with the names of two workers and both transports. QUIC is never chosen: it pays where links lose
     /// packets, and that is not known before a job has run.
     pub fn resolve(&mut self, is_plain: bool) -> (Transport, Option<String>) {

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Which adapter carries links over verbs, and which port and GID of it: `NAME`, `NAME:PORT` or `NAME:PORT:GID`; what is not said is
-/// chosen. Behind it what the fabric asks for, such as `,tc=106,sl=3,pkey=1`; what is not said is 0.
+/// Which adapter carries links over verbs, and which port and GID of it: `NAME`, `NAME:PORT` or `NAME:PORT:GID`; what is left out is
+/// chosen automatically. Behind it what the fabric asks for, such as `,tc=106,sl=3,pkey=1`; each is 0 by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerbsDevice {
     /// As `ibv_devices` shows it.

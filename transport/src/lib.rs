@@ -100,7 +100,7 @@ pub struct Moved {
 ///
 /// The two directions are independent: one that ended, or that is not polled, delays the other no more than a full buffer
 /// does. Dropping the link closes it: the other side reads [`LinkError::Closed`] after the messages that reached it.
-/// That is no leave message, and what was still under way may be lost: who must be heard waits for an answer first.
+/// That is no leave message, and what was still under way may be lost: a sender whose messages must arrive waits for an answer first.
 pub trait Link: Send {
     /// The peer at the other end.
     fn peer(&self) -> Peer;
@@ -146,7 +146,7 @@ pub trait Link: Send {
     /// it is dropped; a network whose memory runs short copies, so a payload that is kept blocks nothing.
     ///
     /// # Errors
-    /// A link that brings no more. After [`LinkError::Unanswered`] the peer may be alive, and hears nothing of it until this end
+    /// A link that brings no more. After [`LinkError::Unanswered`] the peer may be alive, and notices nothing until this end
     /// is dropped. After [`LinkError::Damaged`] and [`LinkError::TooLong`] it is polled on: it takes in what
     /// comes and throws it away until the peer closes, because what this side still says is lost where a connection ends with
     /// unread bytes.

@@ -95,7 +95,7 @@ struct Hub {
 
 #[derive(Debug)]
 struct State {
-    /// Where each peer hears of its links; none once it left.
+    /// Where each peer receives the events of its links; none once it left.
     events: Vec<Option<UnboundedSender<LinkEvent>>>,
     /// By the lower and the higher peer.
     pairs: HashMap<(Peer, Peer), Pair>,

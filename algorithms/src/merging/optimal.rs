@@ -10,10 +10,10 @@
 //! with their rounding, and [`evaluate`](super::evaluate) takes the same steps in the same order, so that the minimum is exact to
 //! the last bit.
 //!
-//! What cannot come to the optimum is left out. Frontiers that are rounded down to a few pairs say what can be reached at the least.
+//! What cannot lead to the optimum is left out. Frontiers that are rounded down to a few pairs say what can be reached at the least.
 //! From the end, rounded down likewise, [`Bounds`] say what the rest of a step takes at the least. A grouping that is good says what
 //! the optimum takes at the most: at first one of those of other strategies; then the one to which a few points of each frontier lead, with its
-//! cuts moved one by one, or that which follows the bounds. All three together leave a corridor, in which the same is done again with more
+//! cuts moved one by one, or that which follows the bounds. All three together leave a narrowed range, in which the same is done again with more
 //! pairs. What is left out is larger than that grouping's time by more than rounding of numbers could explain, so that nothing is lost. It
 //! ends when nothing has to be rounded, and the frontiers are exact; or when no way takes less than that grouping does, also by what was
 //! rounded down: then it is the optimum, whatever the frontiers would be.

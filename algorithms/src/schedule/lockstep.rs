@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{Execution, ExecutionError, Finished, Outgoing, Tally};
 use crate::{Element, Rank};
 
-/// What one worker's run came to.
+/// The result of one worker's run.
 #[derive(Debug)]
 pub struct Run<T: Element = f32> {
     /// The update and what the residual needs.
@@ -19,7 +19,7 @@ pub struct Run<T: Element = f32> {
     pub words_received: u64,
 }
 
-/// The runs of all workers, and what they came to together.
+/// The runs of all workers, and their result together.
 #[derive(Debug)]
 pub struct Lockstep<T: Element = f32> {
     /// By rank.

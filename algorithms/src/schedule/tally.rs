@@ -4,7 +4,7 @@ use std::ops::{Add, Sub};
 
 use super::{Rule, Scope};
 
-/// Entries that were handled so far, by what was done to them. Each kind has a price of its own on each machine.
+/// Entries that were handled so far, by what was done to them. Each kind has a cost of its own on each machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
     /// Entries that were chosen from one block of a worker's own accumulator.

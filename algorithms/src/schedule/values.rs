@@ -119,7 +119,7 @@ pub(super) struct Context<T: Element> {
     pub(super) seed: u64,
 }
 
-/// What one worker's values have come to, beside those in its slots.
+/// What one worker's values have become, beside those in its slots.
 #[derive(Debug)]
 pub(super) struct Values<T: Element> {
     pub(super) run: Arc<Context<T>>,

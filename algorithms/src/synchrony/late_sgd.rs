@@ -9,15 +9,15 @@ const LONGEST: usize = 4096;
 
 /// Stochastic gradient descent whose momentum counts the steps that an entry has waited in residuals.
 ///
-/// Momentum m applies a gradient g bit by bit: of the g/(1 − m) that it comes to in the end, 1 − mᵃ⁺¹ of it within the a steps after
+/// Momentum m applies a gradient g bit by bit: of the g/(1 − m) that it amounts to in the end, 1 − mᵃ⁺¹ of it within the a steps after
 /// its own. An entry that waits holds the gradients of all steps since it last came, so much of that is overdue when it comes, and momentum that takes
 /// it for a new one makes it later still. So, of an entry that comes after w steps, the share q = (1 − mʷ)/(w(1 − m)), which is the mean of mᵃ over its steps, goes into
-/// the velocity, and the rest is applied at once with all that it comes to, (1 − q)/(1 − m). An entry that comes in every step has q = 1,
+/// the velocity, and the rest is applied at once with all that it amounts to, (1 − q)/(1 − m). An entry that comes in every step has q = 1,
 /// and that is [`Sgd`] to the last bit.
 ///
 /// An entry that waited w steps is taken for the sum of w gradients. That is exact where all workers' values of an entry are delivered together,
 /// as with [completed sums](crate::Method::complete_sums). With SparDL some workers' parts of it may be older, and rounding leaves a rest that comes
-/// later; both count as newer than they are. Totals are conserved in any case: in the end each gradient has come to g/(1 − m).
+/// later; both count as newer than they are. Totals are conserved in any case: in the end g/(1 − m) of each gradient has been applied.
 ///
 /// An entry comes where the gradient is not 0. With a dense method an entry of 0 has not waited, so [`Sgd`] is for that. A row of an embedding
 /// that no example has used has not waited either: it is taken as if it had, and steps at once when it is used.
@@ -28,7 +28,8 @@ pub struct LateSgd {
 }
 
 impl LateSgd {
-    /// With the momentum of these options, from 0 to below 1. A larger one has no end that a gradient comes to, and is that of [`Sgd`].
+    /// With the momentum of these options, from 0 to below 1. With a larger one what is applied of a gradient is not bounded, and the momentum
+    /// is that of [`Sgd`].
     pub fn new(sgd: Sgd) -> Self {
         let momentum = f64::from(sgd.momentum);
         let mut powers = 0.0;
@@ -59,7 +60,7 @@ impl LateSgd {
         if self.sgd.momentum < 1.0 { 1.0 / (1.0 - self.sgd.momentum) } else { 0.0 }
     }
 
-    /// For every parameter as [`Sgd::step`], with q of its gradient and what the rest comes to. `waited` holds the steps since entries last came, 0 at
+    /// For every parameter as [`Sgd::step`], with q of its gradient and what the rest amounts to. `waited` holds the steps since entries last came, 0 at
     /// first; an entry comes where the gradient is not 0. All four slices have the same length.
     pub fn step(
         &self,
@@ -96,7 +97,7 @@ mod tests {
 
     const SGD: Sgd = Sgd { momentum: 0.9, weight_decay: 0.0, nesterov: false };
 
-    /// Each gradient of 1 has come to 1/(1 − m) in the end, however many steps it waited with others.
+    /// Of each gradient of 1, 1/(1 − m) has been applied in the end, however many steps it waited with others.
     #[test]
     fn nothing_is_lost_however_long_entries_wait() {
         for nesterov in [false, true] {

@@ -1,5 +1,5 @@
 //! Gradients as a training brings them, for methods that follow them from step to step: they become smaller, their scale
-//! jumps where the learning rate changes, and the large entries cluster in one place, which wanders.
+//! jumps where the learning rate changes, and the large entries cluster in one place, which moves.
 
 use std::error::Error;
 

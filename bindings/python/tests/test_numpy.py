@@ -413,7 +413,7 @@ class Failures(unittest.TestCase):
                 first, second = job.ends()
             self.assertIn("KeyboardInterrupt", first.err)
             self.assertNotEqual(first.code, 0)
-            # The other hears of it.
+            # The other is notified.
             self.assertIn("JobFailed: rank 0 failed", second.err)
 
     def test_a_rank_that_is_killed_is_named(self):

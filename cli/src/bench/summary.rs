@@ -1,4 +1,4 @@
-//! What the steps of one method come to.
+//! The result of the steps of one method.
 
 use gleaner_statistics::Spread;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ pub struct Report {
     pub refused: Vec<Refusal>,
 }
 
-/// What the method `auto` came to: the method that is taken, and whether for good. The field names are documented in `docs/` and stay as they are.
+/// What the method `auto` has chosen: the method that is taken, and whether for good. The field names are documented in `docs/` and stay as they are.
 #[derive(Clone, Debug, Serialize)]
 pub struct AutoReport {
     decided: bool,

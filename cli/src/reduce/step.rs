@@ -9,7 +9,7 @@ use gleaner_algorithms::{Block, Partition, Rank};
 use super::npy::Vector;
 use crate::report::CommandError;
 
-/// What a step of all workers came to.
+/// The result of a step of all workers.
 pub struct Reduced {
     partition: Partition,
     workers: usize,

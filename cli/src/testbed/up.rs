@@ -86,7 +86,7 @@ impl Up {
     }
 }
 
-/// Within this, a signal to a group of processes has come to all of them.
+/// Within this, a signal to a group of processes has reached all of them.
 const HEARD: Duration = Duration::from_millis(100);
 
 pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
@@ -100,7 +100,7 @@ pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
     let changes = Changes { by_relay: up.relay, seed: up.seed, ..Changes::default() };
     let network = match Network::up(&topology, &up.name, up.replace, changes) {
         Ok(network) => network,
-        // A command that has just begun may still hear what this process hears. What was made is gone again.
+        // A command that has just begun may still get the signals that this process gets. What was made is gone again.
         Err(error @ NetworkError::Command { .. }) => {
             thread::sleep(HEARD);
             return interrupt.code().map_or_else(|| Err(error.into()), given_up);

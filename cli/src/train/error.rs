@@ -69,7 +69,7 @@ pub enum TrainError {
     Worse { first: f64, last: f64 },
 }
 
-/// What a part of training comes to, or why the worker stops.
+/// The result of a part of training, or why the worker stops.
 pub type TrainResult<T> = Result<T, TrainError>;
 
 impl TrainError {

@@ -53,7 +53,7 @@ pub struct Summary {
     /// What counts over all workers.
     #[serde(flatten)]
     pub together: Together,
-    /// What the exchange came to.
+    /// The result of the exchange.
     #[serde(flatten)]
     pub account: Account,
     pub servers: usize,
@@ -93,7 +93,7 @@ pub struct Summary {
     pub timeline: Option<String>,
 }
 
-/// What an exchange came to, as far as it looks at that.
+/// The result of an exchange, as far as it is measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Account {
     /// The strategy that decides which layers are exchanged together.

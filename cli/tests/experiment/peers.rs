@@ -26,7 +26,7 @@ fn done(record: &Record) -> &Value {
     report
 }
 
-/// A program that neither ends nor hears, in place of Gloo's.
+/// A program that neither ends nor reads, in place of Gloo's.
 #[test]
 fn a_peer_that_hangs_is_ended_at_its_limit() {
     if !can_emulate() {

@@ -238,7 +238,7 @@ fn a_launcher_starts_ranks_that_take_the_same_turns() {
     assert_eq!(launched, alone);
 }
 
-/// A choice reports what it came to; with few steps it is still trying, with 230 it has chosen the fastest it tried.
+/// A choice reports its result; with few steps it is still trying, with 230 it has chosen the fastest it tried.
 #[test]
 fn auto_reports_what_it_chose() {
     let arguments = ["bench", "--workers", "3", "--params", "5000", "--steps", "1", "--json"];

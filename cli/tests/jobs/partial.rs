@@ -60,7 +60,7 @@ enum Place {
 struct Case {
     fault: Fault,
     place: Place,
-    /// Whether that is of what rank 1 says, or of what it hears.
+    /// Whether that is of what rank 1 sends, or of what it receives.
     says: bool,
     is_plain: bool,
 }
@@ -128,7 +128,7 @@ impl Pump {
     }
 }
 
-/// The port at which rank 1 reaches rank 0, and where the relay is heard of when it has come to the place.
+/// The port at which rank 1 reaches rank 0, and where the relay reports when it has reached the place.
 fn relay(zero: u16, case: Case) -> (u16, mpsc::Receiver<Relay>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -147,7 +147,7 @@ fn a_route_that_is_missing_for_two_seconds_ends_no_job() {
     assert!(begun.elapsed() > Duration::from_secs(3), "no link was missed");
 }
 
-/// A host that is cut off before its worker joins: the worker cannot reach rank 0 and says so, all others hear from rank 0 who is
+/// A host that is cut off before its worker joins: the worker cannot reach rank 0 and says so, all others are told by rank 0 who is
 /// missing, and so it is the one that the launcher names.
 #[test]
 fn who_is_cut_off_before_it_joins_is_named_by_the_launcher() {

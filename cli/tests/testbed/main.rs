@@ -216,7 +216,7 @@ fn interrupted_up(network: &Network, signal: &str) -> Output {
             assert!(Instant::now() < until, "no namespace within a minute");
             sleep(Duration::from_millis(1));
         }
-        // To the whole group, as a terminal does it. One that has ended by itself hears nothing.
+        // To the whole group, as a terminal does it. One that has ended by itself gets nothing.
         let group = format!("-{}", up.id());
         let _ = Command::new("kill").args(["-s", signal, "--", &group]).output().unwrap();
         let output = up.wait_with_output().unwrap();
@@ -282,7 +282,7 @@ fn a_command_on_a_host_is_like_any_other() {
     assert_eq!(text(&cat.wait_with_output().unwrap().stdout), "through");
     let inside = exec(&["ip", "netns", "identify"]).output().unwrap();
     assert_eq!(text(&inside.stdout).trim(), format!("{}.host1", network.name));
-    // The command itself hears a Ctrl-C, also where the tests run in the background and ignore it.
+    // The command itself gets a Ctrl-C, also where the tests run in the background and ignore it.
     let script = "trap 'echo heard; exit 3' INT; echo ready; while :; do sleep 0.1; done";
     let mut trap = exec(&["env", "--default-signal=INT", "sh", "-c", script]);
     let mut trap = trap.stdout(Stdio::piped()).spawn().unwrap();

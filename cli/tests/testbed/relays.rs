@@ -111,7 +111,7 @@ fn echo() {
     }
 }
 
-/// Sends datagrams at a pace that no queue minds, and then by TCP that it is done.
+/// Sends datagrams at a pace that fills no queue, and then by TCP that it is done.
 fn datagrams() {
     let socket = socket(0);
     let done = connected();

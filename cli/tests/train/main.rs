@@ -304,7 +304,7 @@ fn a_checkpoint_that_is_not_what_its_name_says_is_refused() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         let last = said.lines().last().unwrap_or_default();
         assert!(words.iter().all(|word| last.contains(word)), "expected {words:?} in {last}");
-        // The reason is given by the ranks that found it and by the launcher, and not by those that only hear of it.
+        // The reason is given by the ranks that found it and by the launcher, and not by those that are only notified.
         let count = said.lines().filter(|line| words.iter().skip(1).all(|word| line.contains(word))).count();
         assert!((1..=ranks + 1).contains(&count), "{said}");
         whole.iter().for_each(|(path, content)| fs::write(path, content).unwrap());

@@ -39,7 +39,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mode(pub(crate) u32);
 
-/// What a driver's call came to.
+/// How a driver's call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// Whether only memory was missing: then nothing was done, and the device goes on.

@@ -221,10 +221,10 @@ impl Blocks {
     }
 
     /// The values of a block have changed otherwise than by a call of a step, or those of all.
-    pub(super) fn spoil(&mut self, block: Option<usize>) {
+    pub(super) fn invalidate(&mut self, block: Option<usize>) {
         match block {
-            Some(block) => self.blocks[block].collected.spoil(),
-            None => self.blocks.iter_mut().for_each(|block| block.collected.spoil()),
+            Some(block) => self.blocks[block].collected.invalidate(),
+            None => self.blocks.iter_mut().for_each(|block| block.collected.invalidate()),
         }
     }
 

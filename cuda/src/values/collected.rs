@@ -26,7 +26,7 @@ pub(super) struct Collected {
     /// What it was made of.
     threshold: f32,
     /// Something has changed since it was collected, or not all was.
-    spoilt: bool,
+    is_invalid: bool,
 }
 
 /// A call as the kernels know it: its first record, how many it has, and how many the calls of lower index have.
@@ -56,12 +56,12 @@ impl Collected {
     /// Forgets everything, for another step.
     pub(super) fn clear(&mut self) {
         self.parts.clear();
-        (self.records, self.limit, self.spoilt) = (0, None, false);
+        (self.records, self.limit, self.is_invalid) = (0, None, false);
     }
 
     /// The values have changed otherwise than by a call.
-    pub(super) fn spoil(&mut self) {
-        self.spoilt = true;
+    pub(super) fn invalidate(&mut self) {
+        self.is_invalid = true;
     }
 
     /// A call of `count` entries from `first` on: from which magnitude on it collects, and where its first record is.
@@ -71,8 +71,8 @@ impl Collected {
             (self.limit, self.threshold) = (Some(limit), threshold.unwrap_or_default());
         }
         let fits = self.parts.len() < CALLS && self.records + records(count) <= self.room;
-        self.spoilt |= self.limit != Some(limit) || !fits;
-        if self.spoilt || limit == NOTHING {
+        self.is_invalid |= self.limit != Some(limit) || !fits;
+        if self.is_invalid || limit == NOTHING {
             return (NOTHING, 0);
         }
         let record = self.records;
@@ -83,7 +83,7 @@ impl Collected {
 
     /// The calls by index, if every entry was given once and all that was wanted was collected.
     pub(super) fn calls(&mut self) -> Option<Vec<Call>> {
-        if self.spoilt || self.limit.is_none_or(|limit| limit == NOTHING) {
+        if self.is_invalid || self.limit.is_none_or(|limit| limit == NOTHING) {
             return None;
         }
         self.parts.sort_unstable_by_key(|part| part.first);
@@ -102,7 +102,7 @@ impl Collected {
 
     /// Whether candidates are still what they were collected from.
     pub(super) fn holds(&self) -> bool {
-        !self.spoilt
+        !self.is_invalid
     }
 
     /// Records of all calls.

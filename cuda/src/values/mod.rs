@@ -111,7 +111,7 @@ impl CudaValues {
     /// Where a block begins, after its values were changed otherwise than by a gradient.
     fn changed(&mut self, block: usize) -> Range<usize> {
         let state = self.state();
-        state.blocks.spoil(Some(block));
+        state.blocks.invalidate(Some(block));
         state.blocks.blocks[block].range.clone()
     }
 
@@ -147,7 +147,7 @@ impl DeviceValues<f32> for CudaValues {
 
     fn copy_from(&mut self, other: &dyn DeviceValues<f32>) -> Result<(), DeviceError> {
         let other = self.alike(other)?;
-        self.state().blocks.spoil(None);
+        self.state().blocks.invalidate(None);
         if self.len > 0 { self.turns.write(|| self.memory.copy(0, &other.memory)) } else { Ok(()) }
     }
 
@@ -334,7 +334,7 @@ impl DeviceValues<f32> for CudaValues {
         assert!(offset + values.len() <= self.len, "a part of the values");
         let context = Arc::clone(&self.context);
         let _entered = context.enter()?;
-        self.state().blocks.spoil(None);
+        self.state().blocks.invalidate(None);
         let writes = context.streams().writes;
         // SAFETY: as above.
         self.turns.write(|| unsafe { context.write(self.at(offset), bytemuck::cast_slice(values), writes) })
@@ -379,7 +379,7 @@ impl DeviceValues<f32> for CudaValues {
 
     fn add_all(&mut self, other: &dyn DeviceValues<f32>) -> Result<(), DeviceError> {
         let other = self.alike(other)?;
-        self.state().blocks.spoil(None);
+        self.state().blocks.invalidate(None);
         if self.len == 0 {
             return Ok(());
         }

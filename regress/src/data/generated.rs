@@ -4,8 +4,8 @@
 //! frequent feature is sampled with a probability in proportion to 1/r, and the more frequent features have the lower indices. Of n
 //! trigrams few occur at all: SparCML's Table 2 has 2.95 s of communication for the 44 steps of an epoch at 1 Gbit/s, in which a worker can
 //! receive a million entries of 8 bytes a step and no more. A sample has half to one and a half times the mean number of
-//! non-zero entries. Its label is sampled first; each feature leans to one of the two labels, and is sampled again, three times in four,
-//! where it leans to the other. The leanings are those of all seeds, so that another seed gives other samples of the same kind.
+//! non-zero entries. Its label is sampled first; each feature is biased towards one of the two labels, and is sampled again,
+//! three times in four, where it is biased towards the other. The biases are the same for all seeds, so that another seed gives other samples of the same kind.
 
 use super::Samples;
 use gleaner_statistics::random::Generator;
@@ -164,7 +164,7 @@ mod tests {
         for _ in 0..60_000 {
             decades[draw(1.0, logarithm, features, &mut random).max(1).ilog10() as usize] += 1;
         }
-        // Of the few most frequent ones it counts to which label they lean.
+        // Of the few most frequent ones it matters towards which label they are biased.
         let mean = decades[2..6].iter().sum::<u32>() / 4;
         assert!(decades[2..6].iter().all(|count| count.abs_diff(mean) < 500), "{decades:?}");
         assert!(mean > 9_000 && decades[6] == 0, "{decades:?}");

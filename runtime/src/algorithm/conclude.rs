@@ -19,7 +19,7 @@ pub(super) fn conclude<T: Element>(
         State::Ended(End::Cancelled { by, cause }) => Some((by, cause)),
         _ => None,
     };
-    // All ranks come to the same for each group, so all name the same rank.
+    // The result for each group is the same on all ranks, so all name the same rank.
     match runs.iter().find_map(ended) {
         Some((by, Cause::NonFinite)) => {
             let sums =

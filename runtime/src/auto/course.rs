@@ -94,7 +94,7 @@ impl Course {
         (TRANSIENT..TRANSIENT + COUNTED).map(|i| self.steps.get(i).copied().unwrap_or(f64::INFINITY))
     }
 
-    /// Draws the consequence of what each rank [counted](Self::counted). Every rank knows the same numbers, and so comes to
+    /// Draws the consequence of what each rank [counted](Self::counted). Every rank knows the same numbers, and so draws
     /// the same conclusion. Whether another method runs now.
     pub(super) fn conclude(&mut self, ranks: &[&[f64]]) -> bool {
         // A job goes on when its slowest worker does.
@@ -214,7 +214,7 @@ impl Course {
         format!("auto takes {best}: {} a step expected{beside}, {delivered} delivered{network}", time(best))
     }
 
-    /// What it came to in the end.
+    /// What it has chosen in the end.
     pub(super) fn summary(&self) -> String {
         let took = self.seconds(self.running).map(milliseconds).unwrap_or_default();
         let others = self.tried().into_iter().filter(|(i, _)| *i != self.running);

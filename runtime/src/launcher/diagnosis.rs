@@ -282,7 +282,7 @@ mod tests {
         let own = "it says itself: rank 0 failed: could not reach rank 0";
         let expected = format!("rank 2 failed: rank 2 did not come; {own} (exit code 1)");
         assert_eq!((&line_of_two, code), (&expected, 1));
-        // Nor if all others heard it from rank 0, and blame none.
+        // Nor if all others were told by rank 0, and blame none.
         let (line_of_one, code) = line(&record(&[(2, 1), (0, 1)], &[], &[reports[0], reports[2]]));
         assert_eq!((line_of_one, code), (expected, 1));
         // If most of the others do not reach it, it is the one that is cut off.

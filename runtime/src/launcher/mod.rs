@@ -81,7 +81,7 @@ pub struct Job {
     pub output: Output,
     /// How long the others may go on after the first failure, to say what they know of it and end by themselves.
     pub grace: Duration,
-    /// How long the job may take from its start on; then its workers are ended as by Ctrl-C. Without end if not said.
+    /// How long the job may take from its start on; then its workers are ended as by Ctrl-C. By default there is no limit.
     pub limit: Option<Duration>,
 }
 

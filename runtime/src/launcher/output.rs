@@ -1,7 +1,7 @@
 //! Shows what the workers print: whole lines, each behind its rank.
 //!
 //! Two threads write, one to each stream, so that a reader who is slow (a pager, a full disk) holds back the workers
-//! but never the launcher: it still hears Ctrl-C. What workers say on standard error holds them back for a second at most,
+//! but never the launcher: it still handles Ctrl-C. What workers say on standard error holds them back for a second at most,
 //! and is then dropped, since events and the last line of a job are written there. When a stream is closed, what would go there
 //! is dropped: a training job does not end because its log does.
 

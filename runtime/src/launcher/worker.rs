@@ -54,7 +54,7 @@ pub(super) enum News {
     Gone(Gone),
 }
 
-/// How it came to an end.
+/// How it ended.
 pub(super) enum Gone {
     /// The program ended, as reported before.
     Ended,
@@ -94,7 +94,7 @@ impl Worker {
     pub async fn tend(self) {
         let (rank, news) = (self.seat.rank, self.news.clone());
         let gone = self.run().await;
-        // The supervisor hears every worker to the end; if it does not, the job is over anyway.
+        // The supervisor receives the news of every worker to the end; if it does not, the job is over anyway.
         let _ = news.send((rank, News::Gone(gone))).await;
     }
 
@@ -288,7 +288,7 @@ async fn show(mut pipe: impl AsyncRead + Unpin, style: Style, mut ended: watch::
     }
 }
 
-/// Shows standard error, and hears the events in it.
+/// Shows standard error, and reads the events in it.
 struct Listener {
     rank: u32,
     style: Style,

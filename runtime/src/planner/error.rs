@@ -10,7 +10,7 @@ pub enum PlanError {
     /// The job has failed.
     #[error(transparent)]
     Runtime(#[from] Error),
-    /// A strategy that does not come to groups.
+    /// A strategy that gives no groups.
     #[error(transparent)]
     Merging(#[from] MergingError),
     /// A rank that measured other layers.

@@ -128,7 +128,7 @@ impl<T: Element> SparseReducer<T> {
         reducer.begin(|group, name| group.accumulate_entries(name, clipped.as_ref().unwrap_or(entries)))
     }
 
-    /// What the method `auto` has come to by now; none before the first step, and of any other method.
+    /// What the method `auto` has chosen so far; none before the first step, and of any other method.
     pub fn chosen(&self) -> Option<AutoChoice> {
         self.auto.as_ref().and_then(|auto| auto.chosen().pop())
     }

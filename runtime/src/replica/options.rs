@@ -1,4 +1,4 @@
-//! What a replica is made with, what a trainer says of a pass, and what it hears of a step.
+//! What a replica is made with, what a trainer says of a pass, and what it gets back of a step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::carrier::Finished;
 use crate::update::Skipped;
 use crate::waits::Awaited;
 
-/// How workers come to common parameters. The same on all ranks, but for the samples.
+/// How workers agree on common parameters. The same on all ranks, but for the samples.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How gradients are exchanged, and how many of their entries.

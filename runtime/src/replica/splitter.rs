@@ -1,4 +1,4 @@
-//! Which units go to the background over an all-reduce. Every rank comes to the same, from the same bits: the importance of a unit
+//! Which units go to the background over an all-reduce. Every rank gets the same result, from the same bits: the importance of a unit
 //! follows from the true values and the global gradient, and what is measured is agreed on at the end of each epoch.
 
 use std::sync::Arc;

@@ -75,8 +75,8 @@ impl Writer {
         self.wait(state, all, UNREAD);
     }
 
-    /// Waits until so many lines are dealt with, but not while one of them takes longer than that. A caller that comes to a writer that is
-    /// held up does not wait as well; one that is there and has not come to its turn on a busy machine is waited for.
+    /// Waits until so many lines are dealt with, but not while one of them takes longer than that. A caller that finds the writer
+    /// held up does not wait as well; a writer that has not had its turn yet on a busy machine is waited for.
     fn wait(&self, mut state: MutexGuard<'_, State>, lines: u64, patience: Duration) {
         let last = Instant::now() + UNREAD;
         while state.done < lines && state.is_started {

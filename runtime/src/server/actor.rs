@@ -134,7 +134,8 @@ impl Server {
         io.consume(from, PUSH, cost(payload));
         let worker = from.0;
         let Some(job) = &mut self.job else {
-            return blame(io, worker, "it violated the protocol: it spoke to a server before it was ready");
+            let reason = "it violated the protocol: it sent a message to a server that was not ready";
+            return blame(io, worker, reason);
         };
         let Some(ask) = Ask::decode(payload, job.units()) else {
             return blame(io, worker, "it violated the protocol: what it says to a server makes no sense");
@@ -295,7 +296,7 @@ impl Actor for Server {
             return blame(
                 io,
                 worker,
-                "it violated the protocol: it speaks to a server like a worker, which it is not",
+                "it violated the protocol: it sent a worker's message to a server, but is no worker",
             );
         }
         match id.gradient {

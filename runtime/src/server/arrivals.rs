@@ -128,7 +128,7 @@ impl Arrivals {
             let nothing = Arc::new(Vec::new());
             let program = program(&self.pushers[number])?;
             let mut execution = Execution::new(program, nothing, vec![Default::default()]);
-            // It comes to its only receive.
+            // It goes on to its only receive.
             execution.go_on(&mut Vec::new())?;
             awaited.insert(number, Box::new(execution));
         }

@@ -58,7 +58,7 @@ pub(super) enum Operation {
     GoBack {
         step: u64,
     },
-    /// Workers hear how important units are for a step.
+    /// Workers are told how important units are for a step.
     Weigh {
         step: u64,
     },
@@ -371,7 +371,7 @@ impl Job {
         self.work(entries, weigh, io)
     }
 
-    /// What workers hear of the next step.
+    /// What workers are told of the next step.
     pub(super) fn split(&mut self, step: u64, weights: &[f64]) -> Answer {
         let mut importance = vec![0.0; self.units()];
         self.parts.iter().zip(weights).for_each(|(part, weight)| importance[part.unit] = *weight);

@@ -95,7 +95,7 @@ impl PushQueue {
             let programs = part.maker.at(head.step).map_err(|error| error.to_string())?;
             let nothing = Arc::new(Vec::new());
             let mut execution = Execution::new(programs.push[1].clone(), nothing, vec![Default::default()]);
-            // It comes to its only receive.
+            // It goes on to its only receive.
             execution.go_on(&mut Vec::new()).map_err(|error| reason(&error))?;
             intakes.insert(index, (Intake::Waits(Box::new(execution)), 0));
         }

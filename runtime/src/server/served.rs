@@ -157,7 +157,7 @@ impl Served {
         }
     }
 
-    /// Hears how far the servers are, and takes their values.
+    /// Receives how far the servers are, and takes their values.
     fn begin(&mut self, entries: usize) -> Result<(), Error> {
         let mut unheard: BTreeSet<u32> = (0..self.session.role_map.roles.servers).collect();
         let (mut first, mut runs) = (u64::MAX, BTreeSet::new());

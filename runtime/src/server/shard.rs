@@ -96,7 +96,7 @@ impl Shard {
         Self { sgd, is_sparse, is_weighed, updates, parts, slices, store: None }
     }
 
-    /// From here on every step of the optimiser is in a file before any worker hears of it.
+    /// From here on every step of the optimiser is in a file before any worker is notified.
     pub(crate) fn keep_in(&mut self, store: Store) {
         self.store = Some(store);
     }

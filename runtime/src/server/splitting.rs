@@ -1,6 +1,6 @@
 //! How much may go to the background in the next step, as one server knows it from what workers report and from how fast their gradients come.
 //!
-//! Every worker takes the least that any server says, so all come to the same.
+//! Every worker takes the least that any server says, so the result is the same for all.
 
 use std::time::{Duration, Instant};
 

@@ -184,7 +184,7 @@ fn note_panics() {
 
 /// Lets the allocator keep what it is given back. Every step takes and frees some megabytes; glibc would return them to the
 /// system each time and have the pages zeroed again, until the largest block that was ever freed shows it that blocks of
-/// that size come and go. So one is freed here, which was never touched. Other allocators do not mind.
+/// that size come and go. So one is freed here, which was never touched. It has no effect on other allocators.
 fn keep_memory() {
     const LARGEST: usize = 31 << 20;
     drop(std::hint::black_box(Vec::<u8>::with_capacity(LARGEST)));

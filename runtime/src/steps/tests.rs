@@ -162,7 +162,7 @@ impl World {
         self.look(b);
     }
 
-    /// Lets everything come to its end.
+    /// Lets everything run to its end.
     fn run_out(&mut self) {
         let ranks = self.ranks.len();
         let mut moved = true;

@@ -47,7 +47,7 @@ impl Worker {
         self.dropped.contains_key(&peer)
     }
 
-    /// Notifies a peer that the others go on without it, and hears no more of it.
+    /// Notifies a peer that the others go on without it, and reads no more from it.
     pub(super) fn turn_away(&mut self, peer: Peer) {
         if let Some(failure) = self.dropped.get(&peer).cloned() {
             self.tell(peer, &failure);

@@ -12,7 +12,7 @@ use crate::tag::Topic;
 
 impl Worker {
     /// A link of this worker has fallen silent. Either end of it may be the cause, and the other end may think that it is
-    /// this one, so one rank decides for all. It hears of other links that have been silent for half the timeout, too: what they have in
+    /// this one, so one rank decides for all. Other links that have been silent for half the timeout are reported to it, too: what they have in
     /// common is perhaps this worker.
     pub(super) fn fall_silent(&mut self, peer: Peer, now: Instant) {
         if self.is_ending() || self.silence.is_some() || self.is_dropped(peer) {
@@ -61,7 +61,7 @@ impl Worker {
         }
     }
 
-    /// When this worker says who is to blame for silent links. Where it hears no peer that has not left, and is silent with one at most, links that
+    /// When this worker says who is to blame for silent links. Where no peer that has not left sends it heartbeats, and one at most is silent, links that
     /// are being opened show whether it was cut off itself: it waits a while longer for them.
     pub(super) fn concludes(&self) -> Option<Instant> {
         let (_, until) = self.silence.as_ref()?;
@@ -74,14 +74,14 @@ impl Worker {
     }
 
     /// The peers that show by their silence whether this worker was cut off. That of a rank that has left in order means nothing, and that of
-    /// one with which there was no link yet means nothing to a worker that has heard another.
+    /// one with which there was no link yet means nothing to a worker that has received heartbeats from another.
     fn counted(&self) -> impl Iterator<Item = (&Peer, &Tie)> {
         let hears = self.heard_meanwhile();
         let is_linked = move |tie: &Tie| tie.heard.is_some() || !hears;
         self.ties.iter().filter(move |(_, tie)| tie.is_silent || !tie.has_left && is_linked(tie))
     }
 
-    /// Whether it heard a peer, which may have left since, when one that is silent now had been so for half the timeout.
+    /// Whether a peer, which may have left since, sent it a heartbeat when one that is silent now had been so for half the timeout.
     fn heard_meanwhile(&self) -> bool {
         let silent = self.ties.values().filter(|tie| tie.is_silent).filter_map(|tie| tie.heard).min();
         silent.zip(self.heard).is_some_and(|(since, heard)| heard.duration_since(since) >= self.timeout / 2)

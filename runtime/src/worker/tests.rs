@@ -28,7 +28,7 @@ enum Mail {
 enum Fault {
     /// Its connections close.
     Killed,
-    /// It says and hears nothing any more.
+    /// It sends and receives nothing any more.
     Stopped,
     /// Its own step cannot go on.
     Fails,
@@ -36,7 +36,7 @@ enum Fault {
 
 struct Place {
     worker: Worker,
-    /// Says and hears nothing: it was stopped or killed.
+    /// Sends and receives nothing: it was stopped or killed.
     is_gone: bool,
     failure: Option<Failure>,
     has_left: bool,
@@ -322,7 +322,7 @@ fn one_that_leaves_waits_until_all_has_come() {
 }
 
 /// Two ranks that have sent each other their leave messages may both have stopped reading, so when another one notifies them of a failure,
-/// neither waits for a sign that the other has heard of it too.
+/// neither waits for a sign that the other was notified too.
 #[test]
 fn one_that_has_left_is_not_waited_for_when_the_job_fails() {
     let start = Instant::now();
@@ -375,7 +375,7 @@ fn a_rank_that_was_cut_off_takes_no_peer_for_gone_because_it_hears_others_again(
     }
 }
 
-/// A rank with one link hears no other rank, and opens links to others when that one falls silent.
+/// A rank with one link receives nothing from other ranks, and opens links to others when that one falls silent.
 #[test]
 fn a_rank_that_heard_one_peer_alone_was_not_cut_off() {
     let start = Instant::now();

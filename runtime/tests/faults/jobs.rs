@@ -14,7 +14,7 @@ use gleaner_transport::{Secret, Transport};
 use super::network::{Fault, Injection, Kind};
 use super::worker::{JOB, Part, Said};
 
-/// What a machine bears.
+/// What a machine can run.
 struct Pace {
     /// What the jobs take for their timeout: the shortest that a busy machine does not break by itself.
     timeout: Duration,

@@ -78,7 +78,7 @@ fn a_worker_that_ignores_sigterm_is_killed() {
 #[test]
 fn a_job_is_ended_at_its_limit_and_not_before() {
     let nap = nap();
-    // One is deaf, and one is stopped for good.
+    // One ignores signals, and one is stopped for good.
     let program =
         format!("[ $GLEANER_RANK = 0 ] && kill -s STOP $$; trap '' TERM; while :; do sleep {nap}; done");
     let job = json!({ "workers": 2, "program": ["sh", "-c", program], "limit": 1.5 });

@@ -1,4 +1,4 @@
-//! A worker that dies while units travel in the background: all ranks hear why, and nothing is half applied.
+//! A worker that dies while units travel in the background: all ranks are told why, and nothing is half applied.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
@@ -20,7 +20,7 @@ fn a_panic_while_units_are_under_way_is_reported_to_all_and_leaves_nothing_half_
         let ends = job::run(over, 4, |session| {
             let mut replica = session.replica(&layout(), &initial(), synchrony.clone()).unwrap();
             problem::steps(&session, &mut replica, 0..3);
-            // A rank that is still in an earlier step when rank 1 panics would hear of it there.
+            // A rank that is still in an earlier step when rank 1 panics would be notified there.
             together.wait();
             if session.rank() == 1 {
                 let dropped = catch_unwind(AssertUnwindSafe(move || {

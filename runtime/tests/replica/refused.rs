@@ -61,7 +61,7 @@ fn calls_that_do_not_fit_change_nothing() {
     assert_eq!(replica.step_number(), 1);
 }
 
-/// All ranks hear which one differs, and in what.
+/// All ranks are told which one differs, and in what.
 #[test]
 fn ranks_that_differ_are_named() {
     for expected in

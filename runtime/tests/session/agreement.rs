@@ -63,7 +63,7 @@ fn only_two_of_the_differing_layouts_are_passed_on() {
         assert!(said.starts_with("rank 3 failed") && said.contains("20013 entries in all"), "{said}");
     }
     for (rank, (_, traffic, lines)) in ends.iter().enumerate() {
-        // The text of rank 3 goes up to rank 0, which hands both to its children, and rank 1 to its own. Those may hear of the
+        // The text of rank 3 goes up to rank 0, which hands both to its children, and rank 1 to its own. Those may be notified of the
         // failure before both have come.
         let (least, most) = if rank == 0 { (1, 2) } else { (0, 3) };
         assert!(traffic.bytes_received >= least * lines, "rank {rank}: {traffic:?}, {lines}");

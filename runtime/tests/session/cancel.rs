@@ -58,7 +58,7 @@ impl Books {
     }
 }
 
-/// What a step came to: the bits of the update, or the rank that cancelled.
+/// The result of a step: the bits of the update, or the rank that cancelled.
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Delivered(Vec<u32>),
@@ -301,7 +301,7 @@ fn others_are_not_touched_when_one_step_is_cancelled() {
     assert!(ends.iter().all(|cancels| *cancels == ends[0] && *cancels >= 5), "{ends:?}");
 }
 
-/// Some hear of the decision and leave before others hear of it: that makes no failure.
+/// Some receive the decision and leave before others receive it: that makes no failure.
 #[test]
 fn the_last_step_of_a_job_may_be_cancelled() {
     let mut cancelled = 0;

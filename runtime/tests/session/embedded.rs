@@ -9,7 +9,7 @@ use crate::job::{configs, gradient};
 
 const N: usize = 3000;
 
-/// What a rank comes to in a job whose workers are tasks; all calls are made in the middle of one.
+/// The result of a rank in a job whose workers are tasks; all calls are made in the middle of one.
 async fn work(config: Config) -> Result<Vec<f32>, Error> {
     let session = Session::join_as(config)?;
     session.barrier()?;

@@ -1,4 +1,4 @@
-//! Gradients that are asked how they fare.
+//! Gradients that are asked for their health.
 
 use gleaner_algorithms::Method;
 use gleaner_runtime::{Finding, Health, Layout, Session};

@@ -234,7 +234,7 @@ fn a_reducer_skips_its_own_steps() {
     }
 }
 
-/// A rank cancels a step in which another one has values that are not finite: all come to the same end, which only says
+/// A rank cancels a step in which another one has values that are not finite: the outcome is the same for all, and only says
 /// whether the good values wait for the next step, and no bad one ever does.
 #[test]
 fn cancelling_and_skipping_at_once_leave_nothing_that_is_not_finite() {

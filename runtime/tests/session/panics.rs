@@ -46,7 +46,7 @@ fn a_panic_in_a_reduction_is_reported_to_all_ranks() {
     }
 }
 
-/// However a program ends, the others hear what it said.
+/// However a program ends, the others are told what it said.
 #[test]
 fn a_program_that_panics_or_gives_up_is_named_with_what_it_said() {
     let panics = |session: Session| {

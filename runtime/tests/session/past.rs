@@ -1,4 +1,4 @@
-//! A worker that says to a parameter server what is past: every rank hears of it in a sentence.
+//! A worker that says to a parameter server what is past: every rank is told in a sentence.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -55,7 +55,7 @@ pub fn try_give(replica: &mut Replica, gradient: &[f32]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a worker hears that takes steps with this gradient until the job fails.
+/// The error of a worker that takes steps with this gradient until the job fails.
 fn until_failure(replica: &mut Replica, gradient: &[f32]) -> String {
     let mut step = || try_give(replica, gradient).and_then(|()| replica.step(pass()));
     loop {

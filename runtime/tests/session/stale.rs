@@ -85,7 +85,7 @@ fn delays_change_nothing_where_a_worker_sees_what_it_is_given_to_see() {
     }
 }
 
-/// In round robin one optimiser takes the pushes rank by rank in every step, and a worker is answered with what its own push has come to.
+/// In round robin one optimiser takes the pushes rank by rank in every step, and a worker is answered with the result of its own push.
 #[test]
 fn round_robin_takes_pushes_rank_by_rank() {
     let all = one_by_one((0..STEPS).flat_map(|step| (0..WORKERS as usize).map(move |rank| (rank, step))));

@@ -140,8 +140,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Faults take turns, and of each the phases do, so that all are tried evenly; the rest is sampled. The number of workers is
-    /// sampled if it is not given.
+    /// Faults take turns, and of each the phases do, so that all are tried evenly; the rest is sampled, by default the number
+    /// of workers as well.
     pub fn of(seed: u64, number: u64, workers: Option<u32>) -> Self {
         let (faults, phases) = (Fault::NAMED.len() as u64, Phase::ALL.len() as u64);
         let mut random = seed ^ at(number, 1);

@@ -47,7 +47,7 @@ const TRIES: u32 = 8;
 pub struct Settings {
     /// This program.
     pub program: PathBuf,
-    /// How many workers a job has; sampled for each if not given.
+    /// How many workers a job has; by default sampled for each.
     pub workers: Option<u32>,
     /// After which a silent worker counts as dead.
     pub timeout: Duration,

@@ -1,4 +1,4 @@
-//! One job: its workers started, heard, and disturbed where the file says so.
+//! One job: its workers started, watched, and disturbed where the file says so.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -65,7 +65,7 @@ struct Progress {
     of: u64,
 }
 
-/// What was heard of a job.
+/// What was received from a job.
 #[derive(Default)]
 struct Heard {
     /// Rank 0's standard output.

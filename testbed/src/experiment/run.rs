@@ -303,7 +303,7 @@ impl Course<'_> {
     }
 }
 
-/// What one method came to: a report on several has a list of them in the order in which they were named.
+/// The result of one method: a report on several has a list of them in the order in which they were named.
 fn outcome(printed: &Result<Value, (i32, String)>, number: usize) -> Outcome {
     match printed {
         Err((exit_code, reason)) => Outcome::Failed { exit_code: *exit_code, reason: reason.clone() },

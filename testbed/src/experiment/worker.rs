@@ -61,7 +61,7 @@ mod tests {
         Command::new("sh").args(["-c", script]).env(MARK, mark).spawn().unwrap()
     }
 
-    /// Processes that are deaf, stopped, or have made a session of their own, and no others.
+    /// Processes that ignore signals, are stopped, or have made a session of their own, and no others.
     #[test]
     fn all_that_a_job_has_left_is_ended() {
         let mark = format!("left-{}", std::process::id());

@@ -1,4 +1,4 @@
-//! What goes on while the machine runs: its output is passed on, its console remembered, and signals are heeded.
+//! What goes on while the machine runs: its output is passed on, its console remembered, and signals are handled.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

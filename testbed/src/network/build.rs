@@ -53,7 +53,7 @@ pub(super) fn build(network: &mut Network, kernel: &Kernel, lock: &File) -> Resu
     Ok(network.write()?)
 }
 
-/// Makes a namespace that bears the token.
+/// Makes a namespace that has the token.
 fn namespace_of_ours(network: &mut Network, namespace: String, lock: &File) -> Result<(), NetworkError> {
     network.namespaces.push(namespace.clone());
     network.write()?;

@@ -32,7 +32,7 @@ pub(super) fn of_others(names: &[String]) -> String {
     format!("there are network namespaces called {names}, which no gleaner testbed made; {expected}")
 }
 
-/// Whether this process made the namespace that now bears the name.
+/// Whether this process made the namespace that now has the name.
 fn is_ours(network: &Network, namespace: &String) -> bool {
     let unfinished = !network.complete && network.namespaces.last() == Some(namespace);
     let loopback = commands::interfaces(&["ip", "-json", "-n", namespace, "link", "show", "dev", "lo"]);

@@ -26,7 +26,7 @@ pub struct Network {
     /// What was asked for.
     pub(super) topology: Topology,
     /// The namespaces, in the order in which they are made. The last of an unfinished network may not be there yet, or not
-    /// bear the token.
+    /// have the token.
     pub(super) namespaces: Vec<String>,
     pub(super) complete: bool,
     /// Whether a process of ours carries packets over all links, because the kernel cannot delay or lose any.

@@ -23,7 +23,7 @@ arguments = parser.parse_args()
 
 
 def busy(seconds):
-    """Takes so much of a core: longer where others want it, too."""
+    """Takes so much of a core: longer where others need it, too."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass

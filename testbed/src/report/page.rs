@@ -63,7 +63,7 @@ pub fn page(runs: &[Run], summary: &Summary<'_>) -> Result<String, DrawError> {
                     @if troubles { (self::troubles(summary)) }
                     @for section in &sections { (section) }
                     @if summary.figures.is_empty() {
-                        p { "No measurement came to an end with numbers that can be shown." }
+                        p { "No measurement ended with numbers that can be shown." }
                     }
                     @if !summary.chaos.is_empty() { (chaos(summary)) }
                     (all(runs))

@@ -141,7 +141,7 @@ fn reached(samples: &[&Sample]) -> Figure {
     )
 }
 
-/// What a training came to, against what its steps cost in bytes: a line for each method, along densities, and along the number at the
+/// The result of a training, against what its steps cost in bytes: a line for each method, along densities, and along the number at the
 /// end of a name, such as the rank of PowerSGD.
 fn frontier(
     id: &'static str,

@@ -1,7 +1,7 @@
 //! A discrete-event simulation: gives time to what workers do.
 //!
 //! Each worker does its operations one after the other, and beside them writes its messages and reads those of others, one
-//! at a time each. All of this wants the processor. Messages come first, as the kernel serves them; what they leave of a pool
+//! at a time each. All of this needs the processor. Messages come first, as the kernel serves them; what they leave of a pool
 //! of cores the operations share equally, and nothing gets more than one core (processor sharing). Messages that meet at a
 //! link share it (see [`wire`](super::wire)).
 
@@ -84,7 +84,7 @@ pub fn replay(trace: &Trace, machine: &Machine, network: &Network, spans: bool) 
     Replayed { workers: replay.workers.into_iter().map(|worker| worker.lived).collect() }
 }
 
-/// What wants the processor.
+/// What needs the processor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Task {
     /// The present operation of a rank.
@@ -158,7 +158,7 @@ impl Class {
     }
 }
 
-/// Cores with what wants them.
+/// Cores with what needs them.
 #[derive(Debug, Default)]
 struct Pool {
     cores: f64,
@@ -242,7 +242,7 @@ impl Replay<'_> {
         }
     }
 
-    /// The next message that a rank writes or reads wants the processor.
+    /// The next message that a rank writes or reads needs the processor.
     fn serve(&mut self, rank: usize, side: Side) {
         if let Some(&(_, bytes)) = self.workers[rank].messages[side as usize].front() {
             let seconds = self.network.hosts[rank].slow * self.machine.side(bytes);
@@ -250,7 +250,7 @@ impl Replay<'_> {
         }
     }
 
-    /// A task wants so many seconds of a processor.
+    /// A task needs so many seconds of a processor.
     fn want(&mut self, rank: usize, task: Task, seconds: f64) {
         let host = &self.network.hosts[rank];
         self.number += 1;

@@ -70,7 +70,7 @@ fn messages_come_before_computing() {
     let machine = Machine { contention: 1.0, message: 10_000.0, ..infinite() };
     let link = Link { rate: f64::INFINITY, burst: 0.0, latency: 0.0, loss: 0.0 };
     let replayed = replay(&trace, &machine, &Network::star(3, link, 1.0, true), false);
-    // Ten milliseconds on each side, whatever else wants the core; and the computing has to wait for them.
+    // Ten milliseconds on each side, whatever else needs the core; and the computing has to wait for them.
     assert!(close(replayed.workers[1].seconds, 0.02), "{}", replayed.workers[1].seconds);
     assert!(close(replayed.seconds(), 2.02), "{}", replayed.seconds());
 }

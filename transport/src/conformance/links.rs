@@ -39,7 +39,7 @@ pub(super) async fn every_pair(networks: Networks) {
         assert_eq!(network.counters().read().links, u64::from(workers) - 1);
         let more = timeout(QUIET, event(&mut network)).await;
         assert!(more.is_err(), "rank {us} expected nothing more and found {more:?}");
-        // The last to have heard is the first that may drop.
+        // The last to have received is the first that may drop.
         (network, links)
     });
     at_once(tasks).await;
@@ -84,7 +84,7 @@ pub(super) async fn opened_by_both(mut networks: Networks) {
     at_once(sides.collect::<Vec<_>>()).await;
 }
 
-/// The other side hears what reached it, in order, and then that the link is closed. The next comes when that side has
+/// The other side reads what reached it, in order, and then that the link is closed. The next comes when that side has
 /// dropped it too.
 pub(super) async fn dropped(mut networks: Networks) {
     let [mut first, mut second] = pair(&mut networks, [1, 2]).await;
@@ -156,7 +156,7 @@ pub(super) async fn not_taken(mut networks: Networks) {
     assert!(matches!(error, LinkError::Closed { peer: Peer(2) }), "{error:?}");
 }
 
-/// A worker goes in the middle of what it says: the other hears the first of it, in whole messages, and that the link is closed.
+/// A worker goes in the middle of what it sends: the other receives the first of it, in whole messages, and that the link is closed.
 pub(super) async fn gone(mut networks: Networks) {
     const COUNT: usize = 300;
     let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
@@ -183,7 +183,7 @@ pub(super) async fn gone(mut networks: Networks) {
     at_once(ends).await;
 }
 
-/// A worker stops in the middle of what it says, and goes on later: meanwhile the other hears whole messages, and of no end.
+/// A worker stops in the middle of what it sends, and goes on later: meanwhile the other receives whole messages, and no end.
 pub(super) async fn stopped(mut networks: Networks) {
     const COUNT: usize = 100;
     let [mut first, mut second] = pair(&mut networks, [0, 1]).await;

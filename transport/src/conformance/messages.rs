@@ -41,7 +41,7 @@ fn lane(tag: Tag) -> u64 {
     if tag.is_control() { Tag::CONTROL } else { tag.0 }
 }
 
-/// Both say what `messages` of their rank returns, at once, and hear what the other says. Returns the networks, as dropping
+/// Both send what `messages` of their rank returns, at once, and receive what the other sends. Returns the networks, as dropping
 /// one might end what is under way.
 async fn talk(mut networks: Networks, messages: fn(u32) -> Vec<Message>) -> Networks {
     let sides = pair(&mut networks, [0, 1]).await.into_iter().zip(0..).map(|(mut link, us)| async move {

@@ -193,7 +193,7 @@ pub async fn send(link: &mut dyn Link, messages: impl IntoIterator<Item = Messag
     exchange(link, messages, 0, |_| {}).await
 }
 
-/// Sends these messages and hears this many at the same time.
+/// Sends these messages and receives this many at the same time.
 ///
 /// # Errors
 /// A link that can carry no more.

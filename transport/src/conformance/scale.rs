@@ -43,7 +43,7 @@ pub(super) async fn workers(networks: Networks) {
                     .await
                     .expect("an open link");
             }
-            // The last to have heard is the first that may drop.
+            // The last to have received is the first that may drop.
             (network, links)
         }
     });

@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-/// How long the thread waits at its end for the last packets of connections that are closed. Peers hear of it by TCP, too.
+/// How long the thread waits at its end for the last packets of connections that are closed. Peers are notified by TCP, too.
 const CLOSING: Duration = Duration::from_millis(20);
 
 /// The thread, which ends when this is dropped: by then all that was sent has arrived, or `linger` was over. The thread that drops it last,

@@ -242,7 +242,7 @@ async fn open(shared: Arc<Shared>, driver: Weak<Driver>, mut control: Box<dyn Li
 }
 
 /// Both ends exchange their sockets and keys, the higher-numbered dials, and both say that the connection is there: the end that has
-/// heard that knows that the other takes it.
+/// received that knows that the other takes it.
 pub(super) async fn agree(shared: &Shared, control: &mut dyn Link) -> Result<Connection, OpenError> {
     let (peer, limit) = (control.peer(), shared.timeout / 2);
     let address = control.address().map_or_else(|| peer.to_string(), |address| address.to_string());
@@ -342,7 +342,7 @@ fn failed(peer: Peer, reason: impl ToString) -> OpenError {
 }
 
 pub(super) fn out_of_turn(peer: Peer) -> OpenError {
-    failed(peer, "it spoke out of turn: install the same version of gleaner on every host")
+    failed(peer, "it sent an unexpected message: install the same version of gleaner on every host")
 }
 
 fn gone(peer: Peer, error: &LinkError) -> OpenError {

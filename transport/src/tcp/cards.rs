@@ -40,7 +40,7 @@ pub(super) struct Known {
     /// Where it listens.
     pub(super) at: Option<SocketAddr>,
     pub(super) card: Option<Bytes>,
-    /// Whether its card was asked for, and why that came to nothing.
+    /// Whether its card was asked for, and why that failed.
     pub(super) is_asked: bool,
     pub(super) error: Option<OpenError>,
 }

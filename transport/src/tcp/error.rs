@@ -159,7 +159,7 @@ pub enum JoinError {
         named: String,
         /// What was refused meanwhile and may have been one of them.
         hint: String,
-        /// Whether rank 0 hears none, of two or more: then it may well have been cut off itself.
+        /// Whether none, of two or more, reaches rank 0: then it may well have been cut off itself.
         is_alone: bool,
     },
     /// At rank 0: a worker proved itself too late, though its hello had come in time.

@@ -71,7 +71,7 @@ impl Identity {
     }
 }
 
-/// A handshake came to no admission.
+/// A handshake did not end in an admission.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error(
@@ -111,7 +111,7 @@ pub(super) enum HandshakeError {
         "its hello was not made with the job's key: it belongs to another job, or was started with another secret"
     )]
     Unproven,
-    #[error("its hello was heard before, so it was recorded and sent again")]
+    #[error("its hello was received before, so it was recorded and sent again")]
     Replayed,
     #[error("it sent our own hello back")]
     Reflected,

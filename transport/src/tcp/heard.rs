@@ -1,4 +1,4 @@
-//! Which hellos were heard before.
+//! Which hellos were received before.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ struct Keys {
 }
 
 impl Heard {
-    /// Whether it is heard for the first time, as far as that is remembered.
+    /// Whether it is received for the first time, as far as that is remembered.
     pub(super) fn is_new(&self, key: [u8; 32]) -> bool {
         let Keys { known, order } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !known.insert(key) {

@@ -18,7 +18,7 @@ pub(super) enum Dial {
     /// There is none.
     #[default]
     Idle,
-    /// Connecting, or waiting to try again: the peer has heard nothing that it could accept.
+    /// Connecting, or waiting to try again: the peer has received nothing that it could accept.
     Knocking,
     /// The hello is out, and the peer may be taking it for a link this moment.
     Speaking,
@@ -139,7 +139,7 @@ impl Links {
         turn
     }
 
-    /// A dialler's attempt came to nothing, and it will try again.
+    /// A dialler's attempt failed, and it will try again.
     pub(super) fn knock(&self, peer: Peer, dialling: u64) {
         let slot = &mut self.slots()[peer.0 as usize];
         if slot.is_current(dialling) {

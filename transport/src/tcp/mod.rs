@@ -27,7 +27,7 @@
 //! | D → A | card | only to join, or to add a socket to a link: a record of a header and the bytes of D's card, or the link's 8 |
 //! | A → D | admission | records of `kind u32 ‖ length u32 ‖ sentence` |
 //!
-//! Records are those of [`seal`](crate::seal), with the two keys that Noise ends with. A hello that was heard before (the last
+//! Records are those of [`seal`](crate::seal), with the two keys that Noise ends with. A hello that was received before (the last
 //! 65,536 are remembered), or that names A itself as its sender, is not answered. What a hello claims (version, number of
 //! workers, epoch, numbers) counts only after the proof, so a recorded hello cannot fail a job; what differs is named in the admission's
 //! sentence, with both values. A handshake takes at most the timeout, 256 callers may be waiting for their hello, and each runs by itself, so
@@ -52,7 +52,7 @@
 //! A link of [several sockets](crate::Sockets) begins as one of a single socket. The first 8 bytes of the hash with which its Noise
 //! ends are the link's name. Before the dialler takes the link it makes the other connections, each with a handshake to add a
 //! socket, in which it says the link's name and which socket it is. A participant does so once the rendezvous is complete, and then says that it
-//! takes the link. The acceptor has the link once it hears that: whichever welcome was lost before, the dialler has made that socket again.
+//! takes the link. The acceptor has the link once it receives that: whichever welcome was lost before, the dialler has made that socket again.
 //! Messages are numbered from 0 in each direction of the link. Each socket carries runs of messages that follow one another: before a run
 //! stands a message without payload, whose tag is the number of the run's first, shifted left by 8 bits, and how many there
 //! are, at most 64. The receiver hands messages out in the order of their numbers.

@@ -30,7 +30,7 @@ use crate::{LinkEvent, MAX_PAYLOAD, Peer};
 const ATTEMPTS: u32 = 3;
 /// How long rank 0 waits, once the outcome is known, until it was written to everyone.
 const ANSWERING: Duration = Duration::from_secs(2);
-/// How long rank 0 waits for those that got the answer that the job cannot start to leave, which says that it was heard.
+/// How long rank 0 waits for those that got the answer that the job cannot start to leave, which says that they received it.
 const LEAVING: Duration = Duration::from_secs(1);
 /// How much longer than rank 0 waits, for those in the middle of a handshake too, a participant waits for it to end the waiting.
 const GRACE: Duration = Duration::from_secs(5);
@@ -56,7 +56,7 @@ pub(super) struct Met {
 enum Waited {
     Left(Peer),
     Answered(Peer, Stream),
-    /// It got the answer that the job cannot start; and whether it has heard it.
+    /// It was sent the answer that the job cannot start; and whether it has received it.
     Dismissed(bool),
 }
 
@@ -224,7 +224,7 @@ impl Participants<'_> {
         JoinError::Missing { waited, workers, named, missing, hint, is_alone: false }
     }
 
-    /// Answers all that came, and gives back their connections, or whether anyone has heard that the job cannot start.
+    /// Answers all that came, and gives back their connections, or whether anyone has received that the job cannot start.
     async fn answer(&mut self, answer: Answer, acceptor: &mut Acceptor) -> (Vec<(Peer, Stream)>, bool) {
         let failed = answer.as_ref().err().cloned();
         self.outcome.send_replace(Some(Arc::new(answer)));

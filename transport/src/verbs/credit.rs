@@ -136,7 +136,7 @@ impl Taking {
     }
 
     /// The credit to grant to the peer, once it is much. Granted in so large steps, at most six are on their way at once: each step
-    /// needs half of the messages or a quarter of the ring, and the peer uses none of either twice before it has heard.
+    /// needs half of the messages or a quarter of the ring, and the peer uses none of either twice before it has received it.
     pub(super) fn due(&self) -> Option<Credit> {
         let freed = self.window.freed;
         let is_much = freed.messages - self.granted.messages >= MESSAGES as u64 / 2

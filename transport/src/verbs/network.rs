@@ -121,7 +121,7 @@ async fn open(base: Arc<Upgraded>, device: Arc<Device>, control: Box<dyn Link>, 
     });
 }
 
-/// Both ends exchange their queue pairs, connect them, and say so: the end that has heard that knows that the other receives.
+/// Both ends exchange their queue pairs, connect them, and say so: the end that has received that knows that the other receives.
 async fn agree(
     device: &Arc<Device>,
     mut control: Box<dyn Link>,
@@ -142,7 +142,7 @@ async fn agree(
     say(&mut *control, &Negotiation::Offer(ours.clone())).await.map_err(|error| gone(peer, &error))?;
     let theirs = match hear(&mut *control, device).await? {
         Negotiation::Offer(theirs) => theirs,
-        _ => return Err(failed("it spoke out of turn".to_owned())),
+        _ => return Err(failed("it sent an unexpected message".to_owned())),
     };
     if ours.port.is_ethernet != theirs.port.is_ethernet {
         let name = |is_ethernet| if is_ethernet { "Ethernet (RoCE)" } else { "InfiniBand" };
@@ -158,7 +158,7 @@ async fn agree(
     }
     say(&mut *control, &Negotiation::Ready).await.map_err(|error| gone(peer, &error))?;
     let Negotiation::Ready = hear(&mut *control, device).await? else {
-        return Err(failed("it spoke out of turn".to_owned()));
+        return Err(failed("it sent an unexpected message".to_owned()));
     };
     let way = way(&ours, &theirs);
     let mut link = VerbsLink::new(end, theirs, control, counters);
@@ -237,7 +237,7 @@ fn refused(payload: &[u8], peer: Peer, device: &Device) -> OpenError {
             peer,
             address,
             reason: format!(
-                "{peer} does not speak of verbs, or another version: start all workers with the same program and transport"
+                "{peer} does not use verbs, or uses another version: start all workers with the same program and transport"
             ),
         },
     }

@@ -297,7 +297,7 @@ impl Queue {
         }
         loop {
             let mut guard = std::task::ready!(self.readiness.poll_read_ready(context))?;
-            if self.objects.heed() {
+            if self.objects.take_events() {
                 self.is_armed = false;
                 return Poll::Ready(Ok(()));
             }
@@ -316,7 +316,7 @@ impl Queue {
 
 impl Objects {
     /// Takes the events of the channel. Says whether there was any.
-    fn heed(&self) -> bool {
+    fn take_events(&self) -> bool {
         let functions = self.domain.device.functions;
         let mut events = 0;
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());

@@ -27,7 +27,7 @@ pub(super) enum RunState<T: Element> {
     After(Box<FirstRun<T>>),
 }
 
-/// What the first run came to.
+/// The result of the first run.
 #[derive(Debug)]
 pub(super) struct FirstRun<T: Element> {
     finished: Finished<T>,
@@ -91,7 +91,7 @@ impl<T: Element> Execution<T> {
         Ok(true)
     }
 
-    /// What the first run came to, in the second.
+    /// The result of the first run, in the second.
     pub(super) fn first(&self) -> Option<&FirstRun<T>> {
         match &self.runs {
             RunState::After(first) => Some(first),
@@ -101,7 +101,7 @@ impl<T: Element> Execution<T> {
 }
 
 impl<T: Element> FirstRun<T> {
-    /// With what the second run came to, whose blocks these are.
+    /// With the result of the second run, whose blocks these are.
     pub(super) fn completed(
         self,
         mut second: Finished<T>,

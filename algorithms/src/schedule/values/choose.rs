@@ -52,7 +52,7 @@ impl<T: Element> Context<T> {
             Rule::Top(_) | Rule::TopOf { .. } | Rule::Every | Rule::Dense => {
                 self.each(slots, tally, |block| self.quota(rule, block))?
             }
-            // What is sampled is only proposed, and `blindly`.
+            // What is sampled is only proposed, by `without_values`.
             Rule::Random(_) => return Err(Fault::Sampled { rank: self.program.schedule.rank }.into()),
         })
     }
@@ -81,7 +81,7 @@ impl<T: Element> Context<T> {
     }
 
     /// The indices that a rule proposes whatever the values are; None where it looks at them.
-    pub(super) fn blindly(&self, block: Block, rule: &Rule) -> Option<Arc<[u32]>> {
+    pub(super) fn without_values(&self, block: Block, rule: &Rule) -> Option<Arc<[u32]>> {
         match rule {
             Rule::Every | Rule::Dense => Some((0..self.block_len(block) as u32).collect()),
             Rule::Random(k) => Some(self.sampled(block, k).into()),

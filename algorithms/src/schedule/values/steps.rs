@@ -66,7 +66,7 @@ impl<T: Element> Reader for Values<T> {
         let mut inputs = Vec::new();
         for &place in &places {
             // What depends on no value is proposed at once.
-            if let Some(indices) = run.blindly(place.block, rule) {
+            if let Some(indices) = run.without_values(place.block, rule) {
                 self.tally.select(rule, true, indices.len() as f64);
                 *store.at(place) = Some(Held::Proposal(indices, None));
                 continue;

@@ -1,4 +1,4 @@
-"""How gradients fare that are sent late."""
+"""The health of gradients that are sent late."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def late_sgd_step(
     waited in residuals.
 
     An entry that waited w steps is taken for the sum of w gradients, most of which is overdue: the share (1 - momentum**w) / (w * (1 - momentum))
-    goes into the velocity, and the rest is applied at once, with all that it comes to, 1 / (1 - momentum). An entry has come where the gradient
+    goes into the velocity, and the rest is applied at once, with all that it amounts to, 1 / (1 - momentum). An entry has come where the gradient
     is not 0. With a dense method, whose entries of 0 have not waited, use the usual momentum.
 
     Args:

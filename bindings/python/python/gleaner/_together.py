@@ -37,7 +37,7 @@ class Together(Membership):
         values = _arrays.writable(array, _arrays.contiguous(array, "the array"), "the array of broadcast()")
         own = f"{values.dtype.name} of shape {values.shape}"
         kinds = [note.decode() for note in self.all_gather(own.encode())]
-        # Every rank knows all kinds, so all of them come to the same.
+        # Every rank knows all kinds, so all of them get the same result.
         for rank, kind in enumerate(kinds):
             if kind != kinds[0]:
                 raise LayoutError(f"broadcast() of {kinds[0]}, where rank {rank} has {kind}; expected the same on every rank")

@@ -1,4 +1,4 @@
-//! What options come to, and which are refused.
+//! What options give, and which are refused.
 
 use super::*;
 use clap::Parser;

@@ -99,7 +99,7 @@ pub struct Ended {
     pub came: Instant,
     /// What its exchange took.
     pub times: StepTimes,
-    /// What else it came to.
+    /// Its other results.
     pub stepped: Stepped,
 }
 

@@ -80,7 +80,7 @@ impl Clock {
         Clock { spent: Spent::default(), most: None, waits: Waits::new(session), bytes_at_start }
     }
 
-    /// Counts a step by what its forward and its backward pass took, both with the exchange, and all of it, and by what its exchange came to.
+    /// Counts a step by what its forward and its backward pass took, both with the exchange, and all of it, and by the result of its exchange.
     pub fn count(&mut self, step: u64, [forward, backward, iteration, took]: [Duration; 4], ended: &Ended) {
         let (exchange, stepped) = (ended.times, &ended.stepped);
         self.waits.count(step, exchange.waiting, stepped.awaited);
@@ -119,7 +119,7 @@ impl Clock {
     }
 }
 
-/// All workers exchange what they have measured, and come to the same. `samples`: of each of this worker's passes; `received`: bytes so far.
+/// All workers exchange what they have measured, and get the same result. `samples`: of each of this worker's passes; `received`: bytes so far.
 pub fn all_workers(
     session: &Session,
     clock: &Clock,

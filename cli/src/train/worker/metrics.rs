@@ -1,4 +1,4 @@
-//! What each step came to, as lines of a file: CSV, or JSON where its name says so.
+//! The result of each step, as lines of a file: CSV, or JSON where its name says so.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Rank 0, the coordinator, was stopped while all leave. Rank 1 misses a message of it, and has links to ranks 0 and 2 alone; rank 2 has left.
-/// What rank 1 concludes, where it heard rank 2 until this tick, and where this happens to the link to rank 3.
+/// What rank 1 concludes, where rank 2 sent it heartbeats until this tick, and where this happens to the link to rank 3.
 fn named(heard: u32, opened: Option<&(u32, Event)>) -> Option<u32> {
     let start = Instant::now();
     let mut worker = Worker::new(1, role_map(4), 0, TIMEOUT);
@@ -55,10 +55,10 @@ fn a_link_that_is_being_opened_shows_whether_a_rank_was_cut_off() {
         // After three times the moment that a decision takes, and within a quarter of the timeout after that.
         assert_eq!(named(1, Some(&(37, event.clone()))), Some(0), "{event:?}");
     }
-    assert_eq!(named(1, None), Some(1), "it came to nothing");
+    assert_eq!(named(1, None), Some(1), "it failed");
 }
 
-/// Rank 0 hears rank 2 while it opens a link to another, and says at once what it concludes.
+/// Rank 0 receives heartbeats from rank 2 while it opens a link to another, and says at once what it concludes.
 #[test]
 fn a_rank_that_hears_a_peer_does_not_wait_for_links() {
     let start = Instant::now();

@@ -43,7 +43,7 @@ async fn a_worker_that_moves_and_one_that_takes_its_address_stay_who_they_are() 
     introduced(&mut links).await;
     move_to(&one, &key, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     introduced(&mut links).await;
-    // Its socket of before is closed once it has heard something at the new one.
+    // Its socket of before is closed once it has received something at the new one.
     let begun = Instant::now();
     let socket = loop {
         match UdpSocket::bind((Ipv4Addr::LOCALHOST, one.port())) {

@@ -77,13 +77,13 @@ impl Coming {
 }
 
 impl Inner {
-    /// All sockets of a link that its dialler has taken, in their order: it has heard a welcome for each. None if it gives the link up,
+    /// All sockets of a link that its dialler has taken, in their order: it has received a welcome for each. None if it gives the link up,
     /// or does not take it within the timeout.
     pub(super) async fn gather(&self, peer: Peer, first: Stream, mut others: Others) -> Option<Vec<Stream>> {
         let mut streams = BTreeMap::new();
         for _ in 0..self.coming.close(peer, others.first) {
             let (number, turn, stream) = others.come.recv().await?;
-            // Of two, the dialler has lost the one that came first: it did not hear its welcome.
+            // Of two, the dialler has lost the one that came first: it did not receive its welcome.
             if streams.get(&number).is_none_or(|(earlier, _)| *earlier < turn) {
                 streams.insert(number, (turn, stream));
             }

@@ -229,7 +229,7 @@ async fn workers_that_do_not_come_are_named() {
     }
 }
 
-/// Rank 0 that hears no rank was cut off, as far as it can know; where any rank has heard it, others are missing.
+/// Rank 0 that no rank reaches was cut off, as far as it can know; where any rank has received its answer, others are missing.
 #[tokio::test]
 async fn rank_0_knows_whether_any_rank_hears_it() {
     let alone = async |job: Job| match job.zero.await.unwrap() {

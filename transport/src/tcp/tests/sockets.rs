@@ -26,7 +26,7 @@ struct Fault {
     now: Notify,
     /// This many connections after the first are closed at once.
     cuts: usize,
-    /// It ends when its acceptor has welcomed it, and before its dialler hears that.
+    /// It ends when its acceptor has welcomed it, and before its dialler receives that.
     unheard: bool,
 }
 

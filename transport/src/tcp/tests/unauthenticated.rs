@@ -163,7 +163,7 @@ async fn a_recorded_hello_is_not_answered_again() {
     stream.write_all(&recorded).await.unwrap();
     stream.read_exact(&mut [0; CHALLENGE + NOISE]).await.unwrap();
     assert_eq!(answer(job.address, &recorded).await, []);
-    assert_eq!(refused(&mut zero).await, "its hello was heard before, so it was recorded and sent again");
+    assert_eq!(refused(&mut zero).await, "its hello was received before, so it was recorded and sent again");
 }
 
 /// A hello that never reached us may be answered, but who took it cannot go on, and what it claims is void.

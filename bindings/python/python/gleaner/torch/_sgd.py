@@ -16,7 +16,7 @@ class SGD(torch.optim.Optimizer):
 
     With a sparse method an entry comes once in w steps, as the sum of what came meanwhile, and most of that is overdue: momentum would
     have applied it already. The share (1 - momentum ** w) / (w * (1 - momentum)) of it goes into the velocity, and the rest is applied at once,
-    with all that it comes to, 1 / (1 - momentum). Where an entry comes in every step this is `torch.optim.SGD`, to the last bit.
+    with all that it amounts to, 1 / (1 - momentum). Where an entry comes in every step this is `torch.optim.SGD`, to the last bit.
 
         optimizer = gleaner.torch.SGD(model.parameters(), lr=0.1, momentum=0.9)
 

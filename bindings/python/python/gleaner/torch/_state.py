@@ -57,7 +57,7 @@ def load_state(gradients: _native.Gradients, state: Dict[str, Any], rank: int, w
         if parts:
             gradients.load_from([put(number, part) for number, part in enumerate(parts)])
             return
-        # All ranks hear of it: this one's file is missing.
+        # All ranks are notified: this one's file is missing.
         missing = os.path.join(folder, "missing")
         try:
             gradients.load(missing)
