@@ -34,7 +34,11 @@ fn blocks_that_begin_with_a_command_are_its_output() {
             let output = gleaner(command.split(' '));
             let mut lines = output.lines().map(str::trim_end);
             for shown in rest.lines().take_while(|line| *line != "```") {
-                assert!(lines.any(|line| line == shown), "{}: gleaner {command}\n{shown}\n\n{output}", path.display());
+                assert!(
+                    lines.any(|line| line == shown),
+                    "{}: gleaner {command}\n{shown}\n\n{output}",
+                    path.display()
+                );
             }
             compared += 1;
         }
@@ -45,15 +49,20 @@ fn blocks_that_begin_with_a_command_are_its_output() {
 #[test]
 fn when_it_pays_shows_what_is_predicted() {
     let page = &pages()[std::path::Path::new("docs/src/when-it-pays.md")];
-    for (rate, link) in [("100mbit", "100 Mbit/s"), ("1gbit", "1 Gbit/s"), ("10gbit", "10 Gbit/s"), ("25gbit", "25 Gbit/s")] {
+    for (rate, link) in
+        [("100mbit", "100 Mbit/s"), ("1gbit", "1 Gbit/s"), ("10gbit", "10 Gbit/s"), ("25gbit", "25 Gbit/s")]
+    {
         let report = json(&format!(
             "simulate --model resnet50 --compute 180ms --method spardl,ring --workers 8 --bandwidth {rate} --latency 50us --density 0.01 --workload expected"
         ));
         let iteration = |name: &str| {
             let of = |method: &&Value| method["method"] == name;
-            report["methods"].as_array().unwrap().iter().find(of).unwrap()["seconds_iteration"].as_f64().unwrap()
+            report["methods"].as_array().unwrap().iter().find(of).unwrap()["seconds_iteration"]
+                .as_f64()
+                .unwrap()
         };
-        let cells = [iteration("ring"), iteration("spardl")].map(|seconds| format!("{:.1} ms", 1e3 * seconds));
+        let cells =
+            [iteration("ring"), iteration("spardl")].map(|seconds| format!("{:.1} ms", 1e3 * seconds));
         let row = page.lines().find(|line| line.starts_with(&format!("| {link} |"))).unwrap();
         let shown: Vec<String> = row.split('|').skip(2).map(|cell| cell.trim().replace(',', "")).collect();
         assert_eq!(shown[..2], cells, "{row}");
