@@ -342,8 +342,8 @@ impl Replay<'_> {
                 let message = self.workers[rank].messages[side as usize].pop_front();
                 match (side, message) {
                     (Side::Write, Some((to, bytes))) => {
-                        if let Some(flight) = self.wires.send(rank, to, bytes, self.now) {
-                            self.fly(flight);
+                        if let Some((time, flight)) = self.wires.send(rank, to, bytes, self.now) {
+                            self.plan(time, Event::Arrives(flight));
                         }
                     }
                     (Side::Read, Some((from, _))) => {

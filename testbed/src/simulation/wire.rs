@@ -56,6 +56,8 @@ pub(super) struct Wires<'a> {
     free: Vec<f64>,
     /// Payloads of messages that wait for the one that sets out from one rank to another; nothing if none does.
     queues: HashMap<(usize, usize), VecDeque<f64>>,
+    /// When the next message from one rank to another may set out, where no message waited behind the last one.
+    ready: HashMap<(usize, usize), f64>,
     /// When the last message from one rank to another is there: those after it come later. Only where something is lost.
     last: HashMap<(usize, usize), f64>,
     lossy: bool,
@@ -69,14 +71,15 @@ impl<'a> Wires<'a> {
             goodput,
             free: network.links.iter().map(|link| -link.burst / link.rate).collect(),
             queues: HashMap::new(),
+            ready: HashMap::new(),
             last: HashMap::new(),
             lossy: network.links.iter().any(|link| link.loss > 0.0),
             random: Generator::seeded(network.seed),
         }
     }
 
-    /// A message that was written now: its first piece, unless it has to wait for those before it.
-    pub(super) fn send(&mut self, from: usize, to: usize, bytes: f64, now: f64) -> Option<Flight> {
+    /// A message that was written now: its first piece and when that sets out, unless it has to wait for messages before it.
+    pub(super) fn send(&mut self, from: usize, to: usize, bytes: f64, now: f64) -> Option<(f64, Flight)> {
         match self.queues.entry((from, to)) {
             Entry::Occupied(mut queue) => {
                 queue.get_mut().push_back(bytes);
@@ -84,7 +87,8 @@ impl<'a> Wires<'a> {
             }
             Entry::Vacant(queue) => queue.insert(VecDeque::new()),
         };
-        Some(Flight::first(from, to, bytes, now))
+        let sets_out = self.ready.get(&(from, to)).map_or(now, |ready| ready.max(now));
+        Some((sets_out, Flight::first(from, to, bytes, sets_out)))
     }
 
     /// Lets a piece pass its next link. Says when its first byte is at the one after that, when the piece behind it sets out,
@@ -120,18 +124,16 @@ impl<'a> Wires<'a> {
     /// What sets out when a piece has left its host.
     fn behind(&mut self, flight: Flight, piece: f64, passed: f64) -> Option<(f64, Flight)> {
         let Flight { from, to, left, .. } = flight;
-        let next = if piece < left {
-            Flight { left: left - piece, sent: passed, ..flight }
-        } else {
-            match self.queues.get_mut(&(from, to)).and_then(VecDeque::pop_front) {
-                Some(bytes) => Flight::first(from, to, bytes, passed),
-                None => {
-                    self.queues.remove(&(from, to));
-                    return None;
-                }
-            }
-        };
-        Some((passed.max(self.room(from, to)), next))
+        let ready = passed.max(self.room(from, to));
+        if piece < left {
+            return Some((ready, Flight { left: left - piece, sent: passed, ..flight }));
+        }
+        let next = self.queues.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+        if next.is_none() {
+            self.queues.remove(&(from, to));
+            self.ready.insert((from, to), ready);
+        }
+        next.map(|bytes| (ready, Flight::first(from, to, bytes, passed)))
     }
 
     /// When a piece may set out so that it finds no piece waiting at any link, as far as it is known now.

@@ -1,7 +1,7 @@
 //! Messages on links: latency, bandwidth, order, bursts and losses.
 
 use gleaner_algorithms::Method;
-use gleaner_testbed::simulation::{Link, Machine, Network, Op, Trace, replay};
+use gleaner_testbed::simulation::{Link, Machine, Network, Op, Part, Trace, Work, replay};
 use gleaner_testbed::topology::Topology;
 use std::time::Duration;
 
@@ -112,6 +112,30 @@ fn messages_that_meet_at_a_link_share_it() {
     // 18.75 MB at 125 MB/s in all, of which the first half of 12.5 MB is the other one's.
     assert!((replayed.workers[2].seconds - 0.1).abs() < 0.002, "{}", replayed.workers[2].seconds);
     assert!((replayed.workers[0].seconds - 0.15).abs() < 0.001, "{}", replayed.workers[0].seconds);
+}
+
+/// As do those of a sender that begins later, where messages are shorter than what a link serves at once and each is written while the one
+/// before it is on its way.
+#[test]
+fn a_late_sender_gets_its_share() {
+    let machine = Machine { message: 100.0, ..infinite() };
+    let messages = |count: usize| vec![Op::Send { to: 0, bytes: 60_000.0 }; count];
+    let receive = |from: u32, count: usize| vec![Op::Receive { from }; count];
+    let late = Op::Work(Part::Select, Work::Took(0.05));
+    let trace = Trace {
+        workers: vec![
+            [receive(3, 20), vec![Op::Send { to: 3, bytes: 0.0 }], receive(1, 200), receive(2, 200)].concat(),
+            messages(200),
+            messages(200),
+            [vec![late], messages(20), receive(0, 1)].concat(),
+        ],
+        ..Trace::default()
+    };
+    let link = Link { latency: 0.0, ..LINK };
+    let replayed = replay(&trace, &machine, &Network::star(4, link, 2.0, false), false);
+    // 1.2 MB at a third of 125 MB/s.
+    let took = replayed.workers[3].seconds - 0.05;
+    assert!((0.027..0.036).contains(&took), "{took}");
 }
 
 /// Messages from one rank to another come in the order in which they were sent, however long they are, and also where the
