@@ -71,10 +71,10 @@ pub struct Bench {
     /// How long a silent worker counts as alive [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     timeout: Option<Duration>,
-    /// What a worker's link carries in each direction: the least that a step could take is measured too, and printed
+    /// Bandwidth of a worker's link in each direction: also measure and print the least that a step could take
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     bandwidth: Option<Rate>,
-    /// One JSON object on standard output instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
     /// Draw a bar for each method into this file

@@ -23,7 +23,7 @@ const RECENT: usize = 4;
 /// What waits longer than so many steps is stale.
 const STALE: f64 = 100.0;
 
-/// What waits for so many times the steps that momentum remembers arrives there as a late sum.
+/// What waits for so many times the steps that momentum remembers reaches momentum as a late sum.
 const LATE: f64 = 2.0;
 
 /// A method delivers too little if what waits would take so many times as long as entries that are chosen at random.

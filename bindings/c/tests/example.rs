@@ -29,7 +29,11 @@ fn installed() -> Option<&'static Path> {
                 return None;
             }
         }
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-library");
+        // An earlier one would hide what is not installed any more.
+        if folder.exists() {
+            fs::remove_dir_all(&folder).unwrap();
+        }
         // Cargo has put the library beside this test.
         let built = env::current_exe().unwrap().parent().unwrap().to_owned();
         succeed(Command::new(here().join("install")).arg(&folder).arg(built));

@@ -34,7 +34,7 @@ pub struct Chaos {
     /// Random seed of all faults and moments [default: random]
     #[arg(long, value_parser = units::within::<u64>(..))]
     seed: Option<u64>,
-    /// Only the job of this number
+    /// Run only the job of this number, and print its output
     #[arg(long, value_name = "NUMBER", value_parser = units::within::<u64>(..), conflicts_with = "runs")]
     only: Option<u64>,
     /// Workers of each job [default: 2 to 8, sampled for each]

@@ -28,7 +28,7 @@ use crate::report::{CommandError, json, refused};
     gleaner launch --hostfile hosts --agent 'ip netns exec' -- gleaner bench --params 1_000_000\n  \
     gleaner testbed down")]
 pub struct Up {
-    /// So many hosts on one switch, called host0, host1, …
+    /// Number of hosts on one switch, called host0, host1, …
     #[arg(long, value_name = "P", value_parser = units::count, required_unless_present = "topology")]
     hosts: Option<usize>,
     /// Bandwidth of every link in each direction [default: unlimited]

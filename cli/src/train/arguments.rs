@@ -108,7 +108,7 @@ pub struct TrainArgs {
     /// The largest norm of a worker's gradient; longer ones are shortened [default: 0, any length]
     #[arg(long, value_name = "NORM", value_parser = units::number::<f32>, allow_negative_numbers = true)]
     pub clip: Option<f32>,
-    /// Shorten a worker's gradient to NORM/√P, where P is the number of workers [default: any length]
+    /// Shorten a worker's gradient to a norm of at most NORM/√P, where P is the number of workers [default: any length]
     #[arg(long, value_name = "NORM", value_parser = units::number::<f32>, allow_negative_numbers = true, conflicts_with = "clip")]
     pub clip_local: Option<f32>,
     /// Let the density fall from 25% to what it is set to, over this many steps
@@ -120,7 +120,7 @@ pub struct TrainArgs {
     /// workers
     #[arg(long, value_name = "WHAT", default_value = "refuse")]
     pub on_nonfinite: OnNonFinite,
-    /// Decides the starting parameters, the order of the data, and synthetic data
+    /// Random seed, of the starting parameters, the order of the data, and synthetic data
     #[arg(long, default_value_t = 1, value_parser = units::within::<u64>(..))]
     pub seed: u64,
     /// Evaluate on held-out data every this many steps [default: a tenth of the run for text, a quarter for others]

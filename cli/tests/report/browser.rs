@@ -95,7 +95,10 @@ fn with(page: &str, more: &str, policy: bool) -> String {
 /// The path of a file that is kept.
 fn artefact(name: &str) -> String {
     fs::create_dir_all(ARTEFACTS).unwrap();
-    format!("{ARTEFACTS}/{name}")
+    let file = format!("{ARTEFACTS}/{name}");
+    // That of an earlier run would be taken for this one's.
+    let _ = fs::remove_file(&file);
+    file
 }
 
 #[track_caller]

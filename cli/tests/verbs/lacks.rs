@@ -12,7 +12,8 @@ pub fn can_be_here(code: Option<i32>, said: &str) -> bool {
             let done = Command::new(program).args(arguments).current_dir(&place).output();
             done.is_ok_and(|done| done.status.success())
         };
-        let all_here = asks("qemu-system-x86_64", &["--version"])
+        let all_here = !said.contains("PATH, found none")
+            && asks("qemu-system-x86_64", &["--version"])
             && asks("apt-get", &["download", "busybox-static", "linux-image-amd64"]);
         assert!(!all_here, "qemu and the package server are here, and yet: {said}");
         gleaner_skips::skip("qemu", said.trim());

@@ -97,7 +97,7 @@ const CASES: [Case; 23] = [
     case("leave messages without a sense", 1, |_| (tag(BYE, 0), vec![]), "its leave message makes no sense"),
     case("notes of calls to come", 1, |_| (tag(NOTE, 3), vec![0; 1 << 10]), "not the present one"),
     case("freezing steps to come", 0, |n| (tag(CANCEL, n + 2), vec![1]), "thousands of steps"),
-    case("deciding for others", 1, |n| (tag(CANCEL, n + 2), vec![1]), "unexpected message"),
+    case("deciding for others", 1, |n| (tag(CANCEL, n + 2), vec![1]), "unexpected message about cancelling"),
     case("cancelling what is gone", 2, |n| (tag(CANCEL, (n + 9) << 24), vec![0, 0]), SENT),
     Case {
         is_deaf: true,

@@ -114,7 +114,7 @@ fn messages_that_meet_at_a_link_share_it() {
     assert!((replayed.workers[0].seconds - 0.15).abs() < 0.001, "{}", replayed.workers[0].seconds);
 }
 
-/// As do those of a sender that begins later, where messages are shorter than what a link serves at once and each is written while the one
+/// Messages of a sender that begins later get their share of a link, too, where messages are shorter than what a link serves at once and each is written while the one
 /// before it is on its way.
 #[test]
 fn a_late_sender_gets_its_share() {
