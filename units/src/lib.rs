@@ -125,8 +125,13 @@ pub fn within<T: TryFrom<u64>>(
 ) -> impl Fn(&str) -> Result<T, QuantityError> + Clone {
     move |text| {
         let found = whole(text)?;
-        let fits = bounds.contains(&found).then(|| T::try_from(found).ok()).flatten();
-        fits.ok_or_else(|| QuantityError::Outside { found, expected: said(&bounds) })
+        if !bounds.contains(&found) {
+            return Err(QuantityError::Outside { found, expected: said(&bounds) });
+        }
+        T::try_from(found).map_err(|_| {
+            let expected = format!("{} that fits into {} bits", said(&bounds), 8 * size_of::<T>());
+            QuantityError::Outside { found, expected }
+        })
     }
 }
 
@@ -286,7 +291,12 @@ mod tests {
         }
         let sentence = within::<u32>(1..)("0").unwrap_err().to_string();
         assert_eq!(sentence, "0 is not possible here; expected a whole number from 1 on");
-        assert!(within::<u8>(..)("256").is_err() && within::<u64>(0..)("many").is_err());
+        let sentence = within::<u8>(..)("256").unwrap_err().to_string();
+        assert_eq!(
+            sentence,
+            "256 is not possible here; expected a whole number from 0 on that fits into 8 bits"
+        );
+        assert!(within::<u64>(0..)("many").is_err());
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(14_728_266), "14_728_266");
