@@ -69,7 +69,7 @@ pub struct Bench {
     #[arg(long, default_value_t = 1, value_parser = units::within::<u64>(..))]
     seed: u64,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = crew::timeout)]
     timeout: Option<Duration>,
     /// Bandwidth of a worker's link in each direction: also measure and print the least that a step could take
     #[arg(long, value_name = "RATE", value_parser = units::rate)]

@@ -42,7 +42,7 @@ pub struct Calibrate {
     #[arg(long)]
     json: bool,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = crew::timeout)]
     timeout: Option<Duration>,
 }
 

@@ -116,8 +116,13 @@ pub fn follow(job: Job, lines: bool) -> Result<Outcome, LaunchError> {
     outcome
 }
 
+/// Reads the option `--timeout`, as workers read the variable that it sets.
+pub fn timeout(text: &str) -> Result<Duration, String> {
+    gleaner_runtime::timeout(text).map_err(|expected| format!("expected {expected}"))
+}
+
 /// The variable of a worker that sets its timeout.
-pub fn timeout(timeout: Duration) -> (String, String) {
+pub fn timeout_variable(timeout: Duration) -> (String, String) {
     ("GLEANER_TIMEOUT".into(), format!("{}ms", timeout.as_millis()))
 }
 
@@ -136,7 +141,7 @@ pub fn assemble(
     let mut job = Job::local(processes, std::iter::once(program).chain(std::env::args_os().skip(1)));
     job.output = Output::RankZero;
     job.roles = roles;
-    job.env.extend(timeout.map(self::timeout));
+    job.env.extend(timeout.map(timeout_variable));
     let outcome = follow(job, false)?;
     if let Some(failure) = outcome.failure {
         say(format_args!("gleaner {name}: {failure}"));

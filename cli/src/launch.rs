@@ -73,7 +73,7 @@ pub struct Launch {
     port: Option<u16>,
 
     /// How long workers wait for each other at the start, and how long a silent one counts as alive, such as 30s (sets GLEANER_TIMEOUT).
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = crew::timeout)]
     timeout: Option<Duration>,
 
     /// Do not encrypt links, on a trusted network (sets GLEANER_PLAIN).
@@ -155,7 +155,7 @@ fn job(launch: Launch) -> Result<Job, LaunchError> {
     };
     job.roles = launch.servers.roles();
     job.env = launch.env;
-    job.env.extend(launch.timeout.map(crew::timeout));
+    job.env.extend(launch.timeout.map(crew::timeout_variable));
     job.env.extend(launch.plain.then(|| ("GLEANER_PLAIN".to_owned(), "1".to_owned())));
     let [transport, device, sockets, congestion] = TransportChoice::VARIABLES;
     job.env.extend(launch.transport.map(|named| (transport.to_owned(), named.to_string())));

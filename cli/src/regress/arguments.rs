@@ -11,6 +11,7 @@ use gleaner_regress::settings::{Algorithm, Descent, Schedule, Settings};
 use gleaner_units as units;
 
 use crate::choice;
+use crate::crew;
 use crate::report::CommandError;
 
 const EXAMPLES: &str = "\
@@ -115,7 +116,7 @@ pub struct Regress {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = units::within::<u32>(1..=1024))]
     pub workers: u32,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = crew::timeout)]
     pub timeout: Option<Duration>,
     /// Print one JSON object instead of a table
     #[arg(long)]

@@ -41,7 +41,7 @@ pub struct Chaos {
     #[arg(long, value_name = "P", value_parser = units::within::<u32>(2..=32))]
     workers: Option<u32>,
     /// How long a silent worker counts as alive
-    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = crew::timeout)]
     timeout: Duration,
     /// How many jobs run at once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = units::within::<u8>(1..=16))]

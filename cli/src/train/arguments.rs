@@ -16,6 +16,7 @@ use super::target::Target;
 use super::uneven::{Balance, Uneven};
 use super::worker::metrics;
 use crate::choice::{Choice, ChoiceError};
+use crate::crew;
 use crate::roles::Servers;
 use gleaner_trainer::data::Source;
 use gleaner_trainer::device::Place;
@@ -71,7 +72,7 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
     pub workers: u32,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = crew::timeout)]
     pub timeout: Option<Duration>,
     /// How many steps to train [default: 320 for text, 500 for others]
     #[arg(long, value_parser = units::within::<u64>(1..))]
