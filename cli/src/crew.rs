@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use gleaner_runtime::launcher::{self, Event, Job, LaunchError, Outcome, Output};
 use gleaner_runtime::report::{self, say};
-use gleaner_runtime::{Config, Error, Roles, Session};
+use gleaner_runtime::{Config, Error, Roles, Session, TIMEOUTS};
+use gleaner_units as units;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -116,9 +117,13 @@ pub fn follow(job: Job, lines: bool) -> Result<Outcome, LaunchError> {
     outcome
 }
 
-/// Reads the option `--timeout`, as workers read the variable that it sets.
+/// Reads the option `--timeout`: a duration that a job may have as its timeout.
 pub fn timeout(text: &str) -> Result<Duration, String> {
-    gleaner_runtime::timeout(text).map_err(|expected| format!("expected {expected}"))
+    let timeout = units::duration(text).map_err(|error| error.to_string())?;
+    let (least, most) = (TIMEOUTS.start(), TIMEOUTS.end());
+    let is_possible = TIMEOUTS.contains(&timeout).then_some(timeout);
+    is_possible
+        .ok_or_else(|| format!("'{text}' is no timeout; expected a duration from {least:?} to {most:?}"))
 }
 
 /// The variable of a worker that sets its timeout.

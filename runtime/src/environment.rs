@@ -18,17 +18,8 @@ use crate::roles::{OnFailure, RoleMap, Roles};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The timeouts that a job may have.
-const TIMEOUTS: std::ops::RangeInclusive<Duration> =
+pub const TIMEOUTS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(1_000_000);
-
-/// Reads how long a peer may be silent, as `GLEANER_TIMEOUT` and the option `--timeout` have it.
-///
-/// # Errors
-/// What was expected.
-pub fn timeout(text: &str) -> Result<Duration, &'static str> {
-    let timeout = gleaner_units::duration(text).ok().filter(|timeout| TIMEOUTS.contains(timeout));
-    timeout.ok_or("a duration from 100ms to 1000000s, such as 30s or 500ms")
-}
 
 /// The range that a rendezvous port is derived into where the launcher names none: below the ephemeral ports.
 const PORTS: std::ops::Range<u32> = 20_000..32_000;
@@ -178,11 +169,13 @@ impl Config {
 
     fn settings_of(get: Lookup<'_>) -> Result<Self, ConfigError> {
         let timeout = match get("GLEANER_TIMEOUT") {
-            Ok(text) => timeout(&text).map_err(|expected| ConfigError::Value {
-                name: "GLEANER_TIMEOUT",
-                value: text,
-                expected,
-            })?,
+            Ok(text) => match gleaner_units::duration(&text) {
+                Ok(timeout) if TIMEOUTS.contains(&timeout) => timeout,
+                _ => {
+                    let expected = "a duration from 100ms to 1000000s, such as 30s or 500ms";
+                    return Err(ConfigError::Value { name: "GLEANER_TIMEOUT", value: text, expected });
+                }
+            },
             Err(_) => TIMEOUT,
         };
         let is_plain = flag(get, "GLEANER_PLAIN")?;

@@ -54,7 +54,7 @@ mod worker;
 
 pub use auto::{AutoChoice, Tried};
 pub use checkpoint::CheckpointError;
-pub use environment::{Config, ConfigError, timeout};
+pub use environment::{Config, ConfigError, TIMEOUTS};
 pub use failure::{Cancelled, Error, Failure, OutOfMemory};
 pub use gradients::{Gradients, StepTimes};
 pub use health::{Finding, Health};
