@@ -93,6 +93,8 @@ pub struct Forecast {
     pub select: f64,
     /// On the network, in seconds.
     pub exchange: f64,
+    /// Of that, the latency of the rounds, in which the links are free for others.
+    pub latency: f64,
     /// Taking in what was received, in seconds.
     pub merge: f64,
     /// Latency rounds.
@@ -141,9 +143,9 @@ impl Model {
         let bytes = |dense: f64, sparse: f64| 4.0 * dense + self.bytes_per_entry * sparse;
         let Speed { select, encode, merge, add, message } = self.speed;
         let select = (n as f64 * select + sparse * encode) * 1e-9;
-        let exchange = rounds as f64 * self.network.latency.as_secs_f64()
-            + messages as f64 * message * 1e-9
-            + bytes(dense, sparse) / self.network.bytes_per_second;
+        let latency = rounds as f64 * self.network.latency.as_secs_f64();
+        let exchange =
+            latency + messages as f64 * message * 1e-9 + bytes(dense, sparse) / self.network.bytes_per_second;
         let merge = (sparse * merge + dense * add) * 1e-9;
         let delivered = method.collective().delivers(&shape);
         Ok(Forecast {
@@ -151,6 +153,7 @@ impl Model {
             seconds: select + exchange + merge,
             select,
             exchange,
+            latency,
             merge,
             rounds,
             messages,

@@ -22,7 +22,7 @@ use crate::failure::Error;
 use crate::report::say;
 use crate::session::Session;
 use assumed::Assumed;
-use cores::{Cores, Work};
+use cores::{Cores, Found, Work};
 use outlook::Outlook;
 
 pub use assumed::Expected;
@@ -60,8 +60,10 @@ pub struct Planner {
     /// The entries of each layer.
     entries: Vec<usize>,
     grouping: Grouping,
-    /// What the session measured of the network, and how exchanges have changed since.
+    /// What the session measured of the network.
     model: Option<Model>,
+    /// What steps are found to take beyond it.
+    found: Found,
     cores: Cores,
     /// What exchanges take of the cores.
     work: Work,
@@ -83,6 +85,7 @@ impl Planner {
             entries,
             grouping: Grouping::new(vec![layers.max(1)], layers.max(1))?,
             model: None,
+            found: Found::NONE,
             cores: Cores::OWN,
             work: Work::default(),
             steps: Vec::new(),
@@ -216,21 +219,27 @@ impl Planner {
         let Some(model) = self.model else { return Ok(None) };
         let method = &spread(method, self.entries.iter().sum());
         let (workers, cores, work) = (self.workers, self.cores, self.work);
-        let outlook = Outlook { entries: &self.entries, method, workers, cores, work };
-        let model = outlook.beside().fit(model, &self.grouping, &measured)?;
-        self.model = Some(model);
-        let mut alone = measured.clone();
+        let found = self.found;
+        let mut outlook =
+            Outlook { entries: &self.entries, method, workers, cores, work, model: &model, found };
+        outlook.found = outlook.beside().fit(&self.grouping, &measured)?;
+        let (mut alone, mut has_drifted) = (measured.clone(), true);
         if let Some(assumed) = &mut self.assumed {
-            let renewed = outlook.beside().assume(&model, &self.grouping, &measured)?;
-            assumed.renew(&renewed, &measured);
+            let renewed = outlook.beside().assume(&self.grouping, &measured)?;
+            let stall = assumed.renew(&renewed, &measured);
             alone = assumed.without_stalls(measured);
-            if !assumed.differs(&alone) {
+            has_drifted = assumed.differs(&alone);
+            if let Some(more) = stall {
+                outlook.found.stall = (outlook.found.stall + more).max(0.0);
+            } else if !has_drifted {
+                self.found = outlook.found;
                 return Ok(None);
             }
         }
-        let grouping = outlook.group(&model, &*self.strategy, &alone)?;
-        let planned = outlook.assume(&model, &grouping, &alone)?;
-        let present = outlook.assume(&model, &self.grouping, &alone)?;
+        self.found = outlook.found;
+        let grouping = outlook.group(&*self.strategy, &alone)?;
+        let planned = outlook.assume(&grouping, &alone)?;
+        let present = outlook.assume(&self.grouping, &alone)?;
         let before = self.assumed.take();
         let is_first = before.is_none();
         if planned.is_better(&present) {
@@ -238,7 +247,11 @@ impl Planner {
                 Some(if is_first { planned } else { planned.corrected(&present, alone.iteration) });
             return Ok(Some(std::mem::replace(&mut self.grouping, grouping)));
         }
-        self.assumed = Some(before.map_or(present, |before| before.on(alone)));
+        self.assumed = Some(match before {
+            None => present,
+            Some(before) if has_drifted => before.on(alone),
+            Some(before) => before,
+        });
         Ok(is_first.then(|| self.grouping.clone()))
     }
 

@@ -31,8 +31,8 @@ impl Table {
 
 /// What the rest of a step takes at the least, after each number of layers that are finished.
 ///
-/// With the rest in given groups, the end is max(busy + p, exchanged + q): q is the sum of all exchanges, and p the longest
-/// way through some selections and then the exchanges from the last of them on. Such pairs follow from those of fewer layers like the
+/// With the rest in given groups, the end is max(busy + p, exchanged + q): q is the longest way through some exchanges and the latency of
+/// the last of them, and p that through some selections and then such exchanges from the last of them on. Such pairs follow from those of fewer layers like the
 /// points of [`Optimal`](super::Optimal), from the end. Pairs are left out to which nothing can come in time, and those of each frontier are
 /// rounded down to a few.
 pub(super) struct Bounds {
@@ -62,27 +62,27 @@ impl Bounds {
             let (mut frontier, mut times) = (Frontier::new(), [f64::INFINITY; 2]);
             for to in from + 1..=layers {
                 let (cost, end) = (table.cost(from, to), problem.pass.end(to));
-                let exchanges = cost.exchange + exchange[to];
-                times[0] = times[0].min(exchanges);
-                times[1] = times[1].min(release[to].max(end + cost.select + exchanges));
+                let exchanges = |q: f64| cost.exchange + cost.latency.max(q);
+                let all = exchanges(exchange[to]);
+                times[0] = times[0].min(all);
+                times[1] = times[1].min(release[to].max(end + cost.select + all));
                 // In the backward pass, the busy time is a stall, to which what is computed adds.
                 let computed = if problem.place == Placement::InBackward { end } else { 0.0 };
-                let longest =
-                    |&(p, q, ()): &(f64, f64, ())| cost.select + p.max(computed + cost.exchange + q);
-                // While the way through this group is the longest, fewer exchanges are better in both.
+                let longest = |&(p, q, ()): &(f64, f64, ())| cost.select + p.max(computed + exchanges(q));
+                // While the way through this group is the longest, shorter exchanges are better in both.
                 let points = rest[to].points();
-                let turn = points.partition_point(|&(p, q, ())| p < computed + cost.exchange + q);
+                let turn = points.partition_point(|&(p, q, ())| p < computed + exchanges(q));
                 let shorter =
                     turn > 0 && points.get(turn).is_some_and(|at| longest(at) <= longest(&points[turn - 1]));
                 let first = if shorter { turn } else { turn.saturating_sub(1) };
                 // No pair through this group is shorter in either than that.
                 let (Some(shortest), Some(last)) = (points.get(first), points.last()) else { continue };
-                if reached[from].least(longest(shortest).min(longest(last)), cost.exchange + last.1) > most {
+                if reached[from].least(longest(shortest).min(longest(last)), exchanges(last.1)) > most {
                     continue;
                 }
                 let mut place = 0;
                 for point in &points[first..] {
-                    let (p, q) = (longest(point), cost.exchange + point.1);
+                    let (p, q) = (longest(point), exchanges(point.1));
                     frontier.insert(&mut place, (p, q, ()), || reached[from].least(p, q) > most);
                 }
             }
@@ -109,8 +109,9 @@ impl Bounds {
         let (mut stands, mut ends, mut at) = (Reached::default(), Vec::new(), 0);
         while at < layers {
             let next = |to| {
-                let reached = problem.advance(stands, to, table.cost(at, to)).1;
-                (self.least(reached, to), to, reached)
+                let cost = table.cost(at, to);
+                let reached = problem.advance(stands, to, cost).1;
+                (self.least(reached, to).max(reached.exchanged + cost.latency), to, reached)
             };
             let best = (at + 1..=layers).map(next).min_by(|one, other| one.0.total_cmp(&other.0));
             let (least, to, reached) = best?;

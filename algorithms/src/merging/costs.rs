@@ -9,8 +9,25 @@ use crate::forecast::Model;
 pub struct GroupCost {
     /// To select from its gradient and to encode, in seconds: t_s of OMGS-SGD's Table II; 0 where all is exchanged.
     pub select: f64,
-    /// From when the exchange of the group begins until its update is there, in seconds: t_c of OMGS-SGD's Table II.
+    /// How long its exchange keeps that of the next group waiting, in seconds. With [`latency`](Self::latency) it is t_c of OMGS-SGD's
+    /// Table II, the time from when the exchange begins until the update is there.
     pub exchange: f64,
+    /// How much later its update is there, in seconds, while the next group is exchanged: the latency of its rounds. 0 in
+    /// OMGS-SGD's model, in which one exchange begins when the one before has ended.
+    pub latency: f64,
+}
+
+impl GroupCost {
+    /// Of an exchange that holds the links and then merges for so long, in seconds, and has this latency besides. While one group is
+    /// merged the links carry the next one, so groups follow each other as fast as the slower of the two allows.
+    pub fn pipelined(select: f64, links: f64, merge: f64, latency: f64) -> Self {
+        Self { select, exchange: links.max(merge), latency: latency + links.min(merge) }
+    }
+
+    /// t_c of OMGS-SGD's Table II, in seconds: what the exchange takes if no other is under way.
+    pub fn alone(&self) -> f64 {
+        self.exchange + self.latency
+    }
 }
 
 /// What groups cost, by their number of entries.
@@ -54,8 +71,7 @@ pub struct Published {
     pub beta: f64,
 }
 
-/// What this project's [`Model`] forecasts for a method among this many workers: selection is its `select`, the exchange its
-/// `exchange` and `merge`.
+/// What this project's [`Model`] forecasts for a method among this many workers, [pipelined](GroupCost::pipelined).
 #[derive(Clone, Copy, Debug)]
 pub struct Predicted<'a> {
     /// Of the network and the processor.
@@ -75,7 +91,11 @@ impl Line {
 
 impl Costs for Affine {
     fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
-        Ok(GroupCost { select: self.select.at(entries), exchange: self.exchange.at(entries) })
+        Ok(GroupCost {
+            select: self.select.at(entries),
+            exchange: self.exchange.at(entries),
+            ..GroupCost::default()
+        })
     }
 }
 
@@ -95,14 +115,16 @@ impl Costs for Published {
         let d = entries as f64;
         // The limit at no entries, where the logarithm is infinite.
         let log = if entries == 0 { 0.0 } else { libm::log2(d) };
-        Ok(GroupCost { select: self.gamma * self.density * d * log, exchange: self.alpha + self.beta * d })
+        let (select, exchange) = (self.gamma * self.density * d * log, self.alpha + self.beta * d);
+        Ok(GroupCost { select, exchange, ..GroupCost::default() })
     }
 }
 
 impl Costs for Predicted<'_> {
     fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
         let forecast = self.model.forecast(self.method.clone(), self.workers, entries)?;
-        Ok(GroupCost { select: forecast.select, exchange: forecast.exchange + forecast.merge })
+        let links = forecast.exchange - forecast.latency;
+        Ok(GroupCost::pipelined(forecast.select, links, forecast.merge, forecast.latency))
     }
 }
 
@@ -138,8 +160,9 @@ mod tests {
         let model = Model::new(network, speed, &method, 1_000_000).unwrap();
         let forecast = model.forecast(method.clone(), 8, 30_000).unwrap();
         let cost = Predicted { model: &model, method: &method, workers: 8 }.of(30_000).unwrap();
-        assert!((cost.select + cost.exchange - forecast.seconds).abs() < 1e-12);
+        assert!((cost.select + cost.alone() - forecast.seconds).abs() < 1e-12);
         assert_eq!(cost.select, forecast.select);
+        assert!(cost.latency > forecast.rounds as f64 * 200e-6 && cost.exchange > 0.0, "{cost:?}");
         let error =
             Predicted { model: &model, method: &Method::spardl().k(50), workers: 8 }.of(30).unwrap_err();
         assert!(error.to_string().contains("k is 50"), "{error}");

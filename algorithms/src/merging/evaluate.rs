@@ -1,4 +1,5 @@
-//! What a grouping takes: the one evaluator. OMGS-SGD, equations 2 and 5 to 9, with merged layers as in equations 13 to 15.
+//! What a grouping takes: the one evaluator. OMGS-SGD, equations 2 and 5 to 9, with merged layers as in equations 13 to 15, and with the
+//! latency of each group, which the paper has within t_c: while a group waits for its rounds, the next one is exchanged.
 
 use std::ops::Range;
 
@@ -45,8 +46,10 @@ pub struct GroupTimes {
     pub compute: Span,
     /// Selection: from τ_s, equation 7.
     pub select: Span,
-    /// The exchange: from τ_c, equation 8.
+    /// The exchange, as long as it keeps that of the next group waiting: from τ_c, equation 8.
     pub exchange: Span,
+    /// When its update is there, in seconds after the step began: after the exchange, and its [latency](GroupCost::latency).
+    pub done: f64,
 }
 
 /// What a grouping takes. The iteration is the forward pass, the backward pass, the [stall](Self::selecting) and the
@@ -60,7 +63,7 @@ pub struct Timeline {
     /// By how much the last selection ends after the backward pass alone would, in seconds: the sum of all t_s where selection
     /// runs in the backward pass.
     pub selecting: f64,
-    /// By how much the last exchange ends after the last selection, in seconds: t_c^no. Equation 9, with its last two terms both
+    /// By how much the last update comes after the last selection, in seconds: t_c^no. Equation 9, with its last two terms both
     /// subtracted: τ_c(1) + t_c(1) − (τ_s(1) + t_s(1)).
     pub non_overlapped: f64,
 }
@@ -71,7 +74,7 @@ pub struct Timeline {
 pub(super) struct Reached {
     /// Where selection runs in the backward pass, how long it has stalled it; beside it, when selection is done.
     pub busy: f64,
-    /// When the exchange is done.
+    /// When the next group can be exchanged.
     pub exchanged: f64,
 }
 
@@ -82,6 +85,7 @@ impl Problem<'_> {
         let cost = self.costs.of(entries)?;
         time(cost.select, || format!("the selection from {entries} entries"))?;
         time(cost.exchange, || format!("the exchange of {entries} entries"))?;
+        time(cost.latency, || format!("the latency of {entries} entries"))?;
         Ok(cost)
     }
 
@@ -108,7 +112,7 @@ pub fn evaluate(problem: &Problem<'_>, grouping: &Grouping) -> Result<Timeline, 
     if grouping.layers() != layers {
         return Err(MergingError::Ends { ends: grouping.ends().to_vec(), layers });
     }
-    let (mut reached, mut last) = (Reached::default(), 0.0);
+    let (mut reached, mut last, mut iteration) = (Reached::default(), 0.0, 0.0_f64);
     let mut groups = Vec::with_capacity(grouping.groups());
     for layers in grouping.ranges() {
         let cost = problem.cost(layers.start, layers.end)?;
@@ -123,11 +127,12 @@ pub fn evaluate(problem: &Problem<'_>, grouping: &Grouping) -> Result<Timeline, 
             compute,
             select: Span { begin: from, end: selected },
             exchange: Span { begin: selected.max(reached.exchanged), end: next.exchanged },
+            done: next.exchanged + cost.latency,
             layers,
         });
-        (reached, last) = (next, selected);
+        (reached, last, iteration) = (next, selected, iteration.max(next.exchanged + cost.latency));
     }
-    let iteration = time(reached.exchanged, || "an iteration".into())?;
+    let iteration = time(iteration, || "an iteration".into())?;
     let selecting = last - problem.pass.end(layers);
     Ok(Timeline { groups, iteration, selecting, non_overlapped: iteration - last })
 }

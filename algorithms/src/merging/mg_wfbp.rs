@@ -25,7 +25,7 @@ impl Strategy for MgWfbp {
 
     fn group(&self, problem: &Problem<'_>) -> Result<Grouping, MergingError> {
         let layers = problem.pass.layers().len();
-        let exchange = |from, to| Ok::<_, MergingError>(problem.cost(from, to)?.exchange);
+        let exchange = |from, to| Ok::<_, MergingError>(problem.cost(from, to)?.alone());
         let mut ends = Vec::new();
         // The group so far begins here; before it, exchanges are done at this time.
         let (mut begin, mut done) = (0, 0.0f64);

@@ -14,7 +14,7 @@
 //! t_c(d(l) + d(l−1)), which for α + β d is α, so that the algorithm runs on any cost functions. It supposes that selection runs in the
 //! backward pass, whatever the problem says.
 
-use super::{Grouping, MergingError, Problem, Strategy};
+use super::{GroupCost, Grouping, MergingError, Problem, Strategy};
 
 /// Algorithm 1 of OMGS-SGD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Strategy for Omgs {
         let mut layers = LayerTimes {
             tb: (0..count).map(|l| backward[place(l)].backward).collect(),
             ts: costs.iter().map(|cost| cost.select).collect(),
-            tc: costs.iter().map(|cost| cost.exchange).collect(),
+            tc: costs.iter().map(GroupCost::alone).collect(),
             taub: zeros(),
             taus: zeros(),
             tauc: zeros(),
@@ -102,7 +102,7 @@ impl Strategy for Omgs {
         // Line 4.
         for l in (1..count).rev() {
             let both = problem.cost(begin, place(l - 1) + 1)?;
-            let alpha = layers.tc[l] + costs[l - 1].exchange - both.exchange;
+            let alpha = layers.tc[l] + costs[l - 1].alone() - both.alone();
             let own = if self.printed { 0.0 } else { layers.tb[l] }; // (a)
             let mu = layers.taub[l] + own + layers.tb[l - 1];
             let q3 = mu + layers.ts[l] + layers.ts[l - 1] < layers.tauc[l] + layers.tc[l];
@@ -114,7 +114,7 @@ impl Strategy for Omgs {
             // Lines 37 to 41, Merge.
             layers.tb[l - 1] += layers.tb[l];
             layers.tb[l] = 0.0;
-            (layers.tc[l - 1], layers.ts[l - 1]) = (both.exchange, both.select);
+            (layers.tc[l - 1], layers.ts[l - 1]) = (both.alone(), both.select);
             (layers.tc[l], layers.ts[l]) = (if self.printed { alpha } else { 0.0 }, 0.0); // (c)
             // Lines 10 and 11.
             let doubled = if self.printed { layers.tb[l - 1] } else { 0.0 }; // (b)

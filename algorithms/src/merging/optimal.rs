@@ -1,10 +1,13 @@
 //! The least iteration time that any grouping has, exactly.
 //!
 //! A worker that has finished i layers in some groups stands at two times: when the thread that selects is free, and when the
-//! exchange is done. The rest of the step depends on the groups so far through these two alone, and neither being later makes
+//! next group can be exchanged. The rest of the step depends on the groups so far through these two alone, and neither being later makes
 //! anything earlier: [`advance`](Problem::advance) is sums and maxima. So of two ways to finish i layers, one that is no later in
 //! both may be taken instead of the other, and what is left, for each i, is a Pareto frontier. Group by group, all frontiers
-//! follow from those before; the last one's least exchange time is the minimum.
+//! follow from those before; the last one's least time is the minimum, if no exchange has a latency.
+//!
+//! With latencies an update of an earlier group may be the last to come. So ways with a group whose update comes no sooner than
+//! some grouping's last are left out, and any way that is left is a better grouping than that one, which takes its place until none is left.
 //!
 //! Nothing is assumed of the cost functions, not even that they grow. Sums and maxima of floating-point numbers are monotone
 //! with their rounding, and [`evaluate`](super::evaluate) takes the same steps in the same order, so that the minimum is exact to
@@ -28,7 +31,7 @@
 use super::bounds::{Bounds, Table};
 use super::evaluate::Reached;
 use super::frontier::Frontier;
-use super::{Grouping, LayerWise, MergingError, Omgs, Problem, Strategy, Threshold, evaluate};
+use super::{GroupCost, Grouping, LayerWise, MergingError, Omgs, Problem, Strategy, Threshold, evaluate};
 
 /// How many points of each frontier are kept at most to find a good grouping.
 const NARROW: usize = 32;
@@ -70,18 +73,29 @@ impl Optimal {
         let table = Table::of(problem)?;
         let (lower, mut is_exact) = frontiers(problem, &table, None, |ways| ways.lower(1));
         let mut best = Incumbent::first(problem, &table)?;
-        let (mut ends, mut floor, mut largest) = (last(&lower), least(&lower), 1);
+        let (mut floor, mut largest) = (least(&lower), 1);
         let (mut bounds, mut width) = (Bounds::of(problem, &table, (best.takes, &lower), 1), 1);
-        while !is_exact && floor < best.takes {
-            width *= WIDER;
+        while floor < best.takes {
+            width = if is_exact { width.max(WIDER) } else { width * WIDER };
             let lower;
-            (lower, is_exact) = frontiers(problem, &table, Some(&bounds), |ways| ways.lower(width));
-            (ends, floor) = (last(&lower), least(&lower));
+            (lower, is_exact) =
+                frontiers(problem, &table, Some((&bounds, best.takes)), |ways| ways.lower(width));
+            floor = least(&lower);
             largest = lower.iter().map(|ways| ways.points().len()).max().unwrap_or(0);
-            if is_exact || floor >= best.takes {
+            if let Some(ends) = last(&lower).filter(|_| is_exact) {
+                best.or(problem, &table, ends);
+                if floor < best.takes {
+                    let ends = moved(problem, &table, best.ends.clone(), floor);
+                    best.or(problem, &table, ends);
+                }
+                bounds.lower(best.takes);
+                continue;
+            }
+            if floor >= best.takes {
                 break;
             }
-            let narrow = frontiers(problem, &table, Some(&bounds), |ways| ways.thin(width.min(NARROW))).0;
+            let seek = Some((&bounds, best.takes));
+            let narrow = frontiers(problem, &table, seek, |ways| ways.thin(width.min(NARROW))).0;
             // Few points may all turn out to be none of a good grouping.
             if let Some(ends) = last(&narrow) {
                 best.or(problem, &table, moved(problem, &table, ends, floor));
@@ -92,9 +106,7 @@ impl Optimal {
             }
             bounds.lower(best.takes);
         }
-        // Frontiers from which all has been left out lead to nothing that is better.
-        let ends = ends.filter(|_| is_exact).unwrap_or(best.ends);
-        let grouping = Grouping::new(ends, problem.pass.layers().len())?;
+        let grouping = Grouping::new(best.ends, problem.pass.layers().len())?;
         let iteration = evaluate(problem, &grouping)?.iteration;
         Ok(Solution { grouping, iteration, largest_frontier: largest })
     }
@@ -140,12 +152,13 @@ fn least(frontiers: &[Ways]) -> f64 {
 
 /// How long an iteration takes with groups that end behind this many layers.
 fn takes(problem: &Problem<'_>, table: &Table, ends: &[usize]) -> f64 {
-    let (mut reached, mut begin) = (Reached::default(), 0);
+    let (mut reached, mut begin, mut done) = (Reached::default(), 0, 0.0_f64);
     for &end in ends {
-        reached = problem.advance(reached, end, table.cost(begin, end)).1;
-        begin = end;
+        let cost = table.cost(begin, end);
+        reached = problem.advance(reached, end, cost).1;
+        (begin, done) = (end, done.max(reached.exchanged + cost.latency));
     }
-    reached.exchanged
+    done
 }
 
 /// Improves groups, given as the layers behind which they end, while removing a cut, adding one, or moving one by some layers makes the
@@ -177,20 +190,25 @@ fn moved(problem: &Problem<'_>, table: &Table, mut ends: Vec<usize>, floor: f64)
     ends
 }
 
-/// The frontier of each number of layers, without what the bounds leave out, each made smaller as soon as it is complete; and whether
-/// none had to be.
+/// The frontier of each number of layers, without what the bounds leave out, and ways whose updates come no sooner than the last of some grouping,
+/// each made smaller as soon as it is complete; and whether none had to be. In the last one updates stand for exchanges.
 fn frontiers(
     problem: &Problem<'_>,
     table: &Table,
-    bounds: Option<&Bounds>,
+    bounds: Option<(&Bounds, f64)>,
     shrink: impl Fn(&mut Ways) -> bool,
 ) -> (Vec<Ways>, bool) {
     let mut is_exact = true;
-    let exceed = |reached, layers| bounds.is_some_and(|bounds| bounds.exceed(reached, layers));
+    let layers = problem.pass.layers().len();
+    let exceed = |reached: Reached, end, cost: GroupCost| {
+        bounds.is_some_and(|(bounds, most)| {
+            reached.exchanged + cost.latency >= most || bounds.exceed(reached, end)
+        })
+    };
     let mut start = Ways::new();
     start.insert(&mut 0, (0.0, 0.0, (0, 0)), || false);
     let mut frontiers = vec![start];
-    for end in 1..=problem.pass.layers().len() {
+    for end in 1..=layers {
         let mut frontier = Ways::new();
         for (begin, before) in frontiers.iter().enumerate() {
             let before = before.points();
@@ -198,14 +216,15 @@ fn frontiers(
             let cost = table.cost(begin, end);
             // No later in both than what follows from any of the points.
             let (_, corner) = problem.advance(Reached { busy: first.0, exchanged: last.1 }, end, cost);
-            if exceed(corner, end) {
+            if exceed(corner, end, cost) {
                 continue;
             }
             let mut place = 0;
             for (index, &(busy, exchanged, _)) in before.iter().enumerate() {
                 let (selected, reached) = problem.advance(Reached { busy, exchanged }, end, cost);
-                let point = (reached.busy, reached.exchanged, (begin, index));
-                frontier.insert(&mut place, point, || exceed(reached, end));
+                let later = if end == layers { cost.latency } else { 0.0 };
+                let point = (reached.busy, reached.exchanged + later, (begin, index));
+                frontier.insert(&mut place, point, || exceed(reached, end, cost));
                 // All further points are busier, and here the exchange waits for selection already.
                 if exchanged <= selected {
                     break;

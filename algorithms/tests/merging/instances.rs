@@ -45,10 +45,25 @@ pub enum Family {
     Published,
     /// Both grow with the square root of the entries, and in jumps.
     Jumps,
+    /// Affine, with a latency that is affine too.
+    Late,
 }
 
-pub const FAMILIES: [Family; 5] =
-    [Family::Dense, Family::Affine, Family::Whole, Family::Published, Family::Jumps];
+pub const FAMILIES: [Family; 6] =
+    [Family::Dense, Family::Affine, Family::Whole, Family::Published, Family::Jumps, Family::Late];
+
+/// Affine, and an affine latency.
+#[derive(Clone, Copy, Debug)]
+pub struct Late {
+    affine: Affine,
+    latency: Line,
+}
+
+impl Costs for Late {
+    fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
+        Ok(GroupCost { latency: self.latency.at(entries), ..self.affine.of(entries)? })
+    }
+}
 
 /// Monotone, and neither convex nor concave.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +76,8 @@ pub struct Jumps {
 impl Costs for Jumps {
     fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
         let packets = entries.div_ceil(self.packet) as f64;
-        Ok(GroupCost { select: self.select * (entries as f64).sqrt(), exchange: self.exchange * packets })
+        let (select, exchange) = (self.select * (entries as f64).sqrt(), self.exchange * packets);
+        Ok(GroupCost { select, exchange, ..GroupCost::default() })
     }
 }
 
@@ -99,6 +115,11 @@ pub fn instance(
         Family::Affine | Family::Whole => {
             select.fixed = if whole { select.fixed } else { select.fixed * 0.1 };
             Box::new(Affine { select, exchange })
+        }
+        Family::Late => {
+            select.fixed *= 0.1;
+            let exchange = Line { fixed: exchange.fixed * 0.1, ..exchange };
+            Box::new(Late { affine: Affine { select, exchange }, latency: line(0.1, 10.0) })
         }
         Family::Published => Box::new(Published {
             gamma: select.per_entry / d.max(2.0).log2() / 0.001,

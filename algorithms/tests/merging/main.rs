@@ -31,6 +31,7 @@ fn cut(layers: usize, bits: usize) -> Grouping {
 fn printed(pass: &Pass, costs: &dyn Costs, place: Placement, bits: usize) -> f64 {
     let layers = pass.layers();
     let (mut tau_b, mut selected, mut exchanged, mut waiting) = (pass.forward(), 0.0f64, 0.0f64, 0);
+    let mut done = 0.0f64;
     for (i, layer) in layers.iter().enumerate() {
         waiting += layer.entries;
         let tau_s = tau_b + layer.backward;
@@ -48,8 +49,9 @@ fn printed(pass: &Pass, costs: &dyn Costs, place: Placement, bits: usize) -> f64
             tau_b = selected;
         }
         exchanged = selected.max(exchanged) + cost.exchange;
+        done = done.max(exchanged + cost.latency);
     }
-    exchanged
+    done
 }
 
 /// Thousands of problems of up to 14 layers, each compared with all its 2^(L − 1) groupings: the optimum is their minimum to the
@@ -207,8 +209,8 @@ fn merging_plans_a_thousand_layers_in_a_second() {
     }
 }
 
-/// VGG-16 with the costs that this project forecasts among eight workers, sparse and dense: the optimum is the least, and no tie
-/// with all layers at once or each by itself.
+/// VGG-16 with the costs that this project forecasts among eight workers, sparse and dense: the optimum is the least, and shorter than
+/// all layers at once, and than each by itself where that costs anything.
 #[test]
 fn merging_takes_the_costs_that_are_forecast() {
     let network = Network { latency: Duration::from_micros(300), bytes_per_second: 1.25e8 };
@@ -225,7 +227,10 @@ fn merging_takes_the_costs_that_are_forecast() {
             };
             let least = takes("optimal");
             assert!(STRATEGIES.iter().all(|strategy| takes(strategy().name()) >= least));
-            assert!(least < takes("single") && least < takes("layer-wise"), "{}, {place:?}", method.title());
+            assert!(least < takes("single"), "{}, {place:?}", method.title());
+            // Beside the pass, rounds of small bags overlap, and nothing is lost by groups of one layer.
+            let overlaps = place == Placement::Beside && method.collective().is_sparse();
+            assert!(least < takes("layer-wise") || overlaps, "{}, {place:?}", method.title());
         }
     }
 }

@@ -31,8 +31,7 @@ pub struct Row {
 impl Row {
     /// Of a timeline, where the optimum takes so long.
     pub fn of(strategy: &'static str, timeline: &Timeline, optimum: f64) -> Self {
-        let exchange: f64 =
-            timeline.groups.iter().map(|group| group.exchange.end - group.exchange.begin).sum();
+        let exchange: f64 = timeline.groups.iter().map(|group| group.done - group.exchange.begin).sum();
         Self {
             strategy,
             groups: timeline.groups.len(),

@@ -24,11 +24,13 @@ const STEP: usize = 4;
 struct Simulated(Vec<(usize, GroupCost)>);
 
 impl Simulated {
-    /// The steps of gradients of several sizes, up to n entries.
+    /// The steps of gradients of several sizes, up to n entries. Which share of an exchange is latency is that of the closed form, and
+    /// nothing where that does not know the network.
     fn of(
         simulate: &Simulate,
         method: &Method,
         (network, machine): (&Network, &Machine),
+        predicted: Option<&Predicted<'_>>,
         n: usize,
     ) -> Result<Self, CommandError> {
         let workers = network.hosts.len() as u32;
@@ -43,7 +45,10 @@ impl Simulated {
                     .map_err(report::refused)?;
             let replayed = calibration::median(&traces, machine, &network, false);
             let slowest = replayed.slowest();
-            Ok((size, GroupCost { select: slowest.select, exchange: slowest.seconds - slowest.select }))
+            let alone = slowest.seconds - slowest.select;
+            let expected = predicted.map_or(Ok(GroupCost::default()), |predicted| predicted.of(size))?;
+            let latency = alone * expected.latency / expected.alone().max(f64::MIN_POSITIVE);
+            Ok((size, GroupCost { select: slowest.select, exchange: alone - latency, latency }))
         };
         Ok(Self(sizes.into_iter().rev().map(cost).collect::<Result<_, CommandError>>()?))
     }
@@ -62,6 +67,7 @@ impl Costs for Simulated {
         Ok(GroupCost {
             select: between(less.select, cost.select),
             exchange: between(less.exchange, cost.exchange),
+            latency: between(less.latency, cost.latency),
         })
     }
 }
@@ -100,9 +106,9 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let (machine, network) = (super::machine(simulate.machine.as_deref())?, simulate.network(workers)?);
     let n = layers.entries();
     let (mut rows, refused) = simulate.each(|method| {
-        let costs = Simulated::of(simulate, &method, (&network, &machine), n)?;
         let model = simulate.model(&machine, &method, workers, n);
         let predicted = model.as_ref().map(|model| Predicted { model, method: &method, workers });
+        let costs = Simulated::of(simulate, &method, (&network, &machine), predicted.as_ref(), n)?;
         Ok(row(method.label(), &layers, &costs, predicted.as_ref())?)
     })?;
     rows.sort_by(|a, b| a.seconds_iteration.total_cmp(&b.seconds_iteration));

@@ -7,6 +7,13 @@ use super::Measured;
 /// By which share times may differ from those that a plan assumes.
 const DRIFT: f64 = 0.25;
 
+/// By which share of the backward pass groups may at most make it longer than expected: what is more is not put down to them.
+const STALLED: f64 = 0.5;
+
+/// How many groups have to stall the backward pass for half of what a group is found to stall it longer to be believed: of fewer, steps differ by
+/// more than groups do.
+const FEW: f64 = 8.0;
+
 /// By which share of an iteration another plan must be better.
 const GAIN: f64 = 0.02;
 
@@ -42,8 +49,8 @@ impl Assumed {
         let (mut under_way, mut until) = (0.0, 0.0_f64);
         let mut stalls = vec![0.0; times.layers.len()];
         for group in &timeline.groups {
-            under_way += group.exchange.end - until.max(group.compute.end);
-            until = group.exchange.end;
+            under_way += (group.done - until.max(group.compute.end)).max(0.0);
+            until = until.max(group.done);
             if let Some(next) =
                 stalls.get_mut(group.layers.end).filter(|_| problem.place == Placement::InBackward)
             {
@@ -94,8 +101,9 @@ impl Assumed {
 
     /// Expects of the same groups what was made of measured times. What the groups rest on stays: a drift of many small steps is one. The first
     /// time, what the layers take longer is put down to the groups, which are all that has changed, unless it is far from what was expected of
-    /// them.
-    pub(super) fn renew(&mut self, renewed: &Self, measured: &Measured) {
+    /// them. Gives by how much longer than expected each group stalls them then, in
+    /// seconds: the least squares with a penalty, by which few groups say little.
+    pub(super) fn renew(&mut self, renewed: &Self, measured: &Measured) -> Option<f64> {
         let exposed = (1.0 - renewed.expected.hidden_share) * renewed.times.under_way;
         let hidden_share =
             if measured.under_way > 0.0 { (1.0 - exposed / measured.under_way).max(0.0) } else { 1.0 };
@@ -104,10 +112,13 @@ impl Assumed {
             let layers = || measured.layers.iter().zip(&self.times.layers);
             let found: Vec<f64> = layers().map(|(measured, alone)| measured - alone).collect();
             let more = found.iter().sum::<f64>() - self.stalls.iter().sum::<f64>();
-            if more.abs() <= DRIFT * self.times.layers.iter().sum::<f64>() {
+            let groups = self.stalls.iter().filter(|stall| **stall > 0.0).count() as f64;
+            if more.abs() <= STALLED * self.times.layers.iter().sum::<f64>() {
                 self.stalls = found;
+                return (groups > 0.0).then(|| more * groups / (groups * groups + FEW * FEW));
             }
         }
+        None
     }
 
     /// The same groups, which rest on these times now.

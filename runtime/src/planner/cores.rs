@@ -52,25 +52,53 @@ pub(super) struct Work {
     pub(super) byte: f64,
 }
 
-/// What the session's model predicts. Where the backward pass has to share its cores, all that an exchange takes of them delays that pass
-/// as selecting does: merging, what each message costs, and sealing and copying each byte.
+/// What steps are found to take beyond the session's model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Found {
+    /// How many times longer exchanges take.
+    pub(super) factor: f64,
+    /// Which share of what they take longer keeps the next group waiting, as a slower link does: 1 if all of it. The rest is latency, as
+    /// that of workers that wait for each other's processors, in which the links are free for the next group.
+    pub(super) held: f64,
+    /// How much longer each group stalls a backward pass that shares its cores, in seconds.
+    pub(super) stall: f64,
+}
+
+impl Found {
+    /// As the model says. What exchanges take longer is latency until groups are measured that could wait for each other.
+    pub(super) const NONE: Self = Self { factor: 1.0, held: 0.0, stall: 0.0 };
+
+    /// How long the links are held, and how much later all is received, of an exchange for which the model has these two, in seconds.
+    fn of(self, links: f64, latency: f64) -> (f64, f64) {
+        let more = (self.factor - 1.0).max(0.0) * links * (1.0 - self.held);
+        (self.factor * links - more, self.factor * latency + more)
+    }
+}
+
+/// What the session's model predicts, and by how much exchanges are found to differ from it. Where the backward pass has to share its cores, all
+/// that an exchange takes of them delays that pass as selecting does: merging, what each message costs, and sealing and copying each byte.
 pub(super) struct Shared<'a> {
     pub(super) predicted: Predicted<'a>,
     pub(super) cores: Cores,
     pub(super) work: Work,
+    pub(super) found: Found,
 }
 
 impl Costs for Shared<'_> {
     fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
-        if self.cores.place == Placement::Beside {
-            return self.predicted.of(entries);
-        }
         let Predicted { model, method, workers } = self.predicted;
         let forecast = model.forecast(method.clone(), workers, entries)?;
+        let (links, latency) = self.found.of(forecast.exchange - forecast.latency, forecast.latency);
+        if self.cores.place == Placement::Beside {
+            return Ok(GroupCost::pipelined(forecast.select, links, forecast.merge, latency));
+        }
         let messages = forecast.messages as f64 * self.work.message;
         let bytes = forecast.bytes_received as f64 * self.work.byte * self.cores.sharing;
         // The exchange cannot be over before its work is done.
-        let work = (messages + bytes).min(forecast.exchange);
-        Ok(GroupCost { select: forecast.select + forecast.merge + work, exchange: forecast.exchange - work })
+        let work = (messages + bytes).min(links + latency);
+        let exchange = (links - work).max(0.0);
+        let latency = links + latency - work - exchange;
+        let select = forecast.select + forecast.merge + work + self.found.stall;
+        Ok(GroupCost { select, exchange, latency })
     }
 }

@@ -8,13 +8,13 @@ use gleaner_algorithms::merging::{
 
 use super::Measured;
 use super::assumed::Assumed;
-use super::cores::{Cores, Shared, Work};
+use super::cores::{Cores, Found, Shared, Work};
 
-/// By how many times exchanges may take longer than the model said, or shorter.
-const MOST: f64 = 10.0;
+/// By how many times exchanges may take longer than the model says, or shorter.
+const MOST: f64 = 100.0;
 
 /// Halvings of the logarithm of that, until they take what was measured to some millionths.
-const HALVINGS: usize = 20;
+const HALVINGS: usize = 22;
 
 /// All that a plan depends on besides the network and the times of the passes.
 #[derive(Clone, Copy)]
@@ -25,6 +25,9 @@ pub(super) struct Outlook<'a> {
     pub(super) workers: u32,
     pub(super) cores: Cores,
     pub(super) work: Work,
+    /// What the session measured of the network and the workers' speed.
+    pub(super) model: &'a Model,
+    pub(super) found: Found,
 }
 
 impl Outlook<'_> {
@@ -34,67 +37,59 @@ impl Outlook<'_> {
     }
 
     /// What these groups take.
-    pub(super) fn assume(
-        &self,
-        model: &Model,
-        grouping: &Grouping,
-        times: &Measured,
-    ) -> Result<Assumed, MergingError> {
-        self.with(model, times, |problem| Assumed::of(problem, grouping, times))
+    pub(super) fn assume(&self, grouping: &Grouping, times: &Measured) -> Result<Assumed, MergingError> {
+        self.with(times, |problem| Assumed::of(problem, grouping, times))
     }
 
     /// The groups of a strategy.
-    pub(super) fn group(
-        &self,
-        model: &Model,
-        strategy: &dyn Strategy,
-        times: &Measured,
-    ) -> Result<Grouping, MergingError> {
-        self.with(model, times, |problem| strategy.group(problem))
+    pub(super) fn group(&self, strategy: &dyn Strategy, times: &Measured) -> Result<Grouping, MergingError> {
+        self.with(times, |problem| strategy.group(problem))
     }
 
     fn with<T>(
         &self,
-        model: &Model,
         times: &Measured,
         run: impl FnOnce(&Problem) -> Result<T, MergingError>,
     ) -> Result<T, MergingError> {
         let layers = self.entries.iter().zip(&times.layers);
         let layers = layers.map(|(&entries, &backward)| Layer { backward, entries });
         let pass = Pass::new(times.forward, layers.collect())?;
-        let predicted = Predicted { model, method: self.method, workers: self.workers };
-        let costs = Shared { predicted, cores: self.cores, work: self.work };
+        let predicted = Predicted { model: self.model, method: self.method, workers: self.workers };
+        let costs = Shared { predicted, cores: self.cores, work: self.work, found: self.found };
         run(&Problem { pass: &pass, costs: &costs, place: self.cores.place })
     }
 
-    /// The model with a network so much slower, or faster, that these groups are under way for as long as was measured, and that the iteration
-    /// is no shorter, as near as can be: what takes another time than the model says is put down to the network.
-    pub(super) fn fit(
-        &self,
-        model: Model,
-        grouping: &Grouping,
-        measured: &Measured,
-    ) -> Result<Model, MergingError> {
-        let of = |factor: f64| self.assume(&slower(model, factor), grouping, measured);
-        let under_way = factor(measured.under_way, |factor| Ok(of(factor)?.times.under_way))?;
-        let iteration = factor(measured.iteration, |factor| Ok(of(factor)?.expected.iteration))?;
-        Ok(slower(model, under_way.max(iteration)))
+    /// How many times longer exchanges take than the model says, for these groups to be under way for as long as was measured and the
+    /// iteration to be no shorter, as near as can be. Of one group no other waits, so what it takes longer is put down as before; of
+    /// several, first the share that keeps others waiting is changed, and then the factor.
+    pub(super) fn fit(&self, grouping: &Grouping, measured: &Measured) -> Result<Found, MergingError> {
+        let mut fitted = self.found;
+        let takes = |found| Self { found, ..*self }.assume(grouping, measured);
+        if grouping.groups() > 1 && fitted.factor > 1.0 {
+            let of = |held| takes(Found { held, ..fitted });
+            fitted.held = least(0.0, 1.0, measured, of)?;
+        }
+        let of = |log: f64| takes(Found { factor: log.exp(), ..fitted });
+        fitted.factor = least(-MOST.ln(), MOST.ln(), measured, of)?.exp();
+        Ok(fitted)
     }
 }
 
-/// The model with a network this many times slower.
-fn slower(mut model: Model, factor: f64) -> Model {
-    model.network.latency = model.network.latency.mul_f64(factor);
-    model.network.bytes_per_second /= factor;
-    model
-}
-
-/// By how many times something has to be more, or less, so that what grows with it takes so long.
-fn factor(seconds: f64, of: impl Fn(f64) -> Result<f64, MergingError>) -> Result<f64, MergingError> {
-    let (mut low, mut high) = (1.0 / MOST, MOST);
+/// The least value between two with which groups are under way for as long as was measured, and the iteration is no shorter, where both
+/// grow with it; the end that comes nearest if there is none.
+fn least(
+    low: f64,
+    high: f64,
+    measured: &Measured,
+    of: impl Fn(f64) -> Result<Assumed, MergingError>,
+) -> Result<f64, MergingError> {
+    let (mut low, mut high) = (low, high);
     for _ in 0..HALVINGS {
-        let middle = (low * high).sqrt();
-        *(if of(middle)? < seconds { &mut low } else { &mut high }) = middle;
+        let middle = (low + high) / 2.0;
+        let found = of(middle)?;
+        let is_short =
+            found.times.under_way < measured.under_way || found.expected.iteration < measured.iteration;
+        *(if is_short { &mut low } else { &mut high }) = middle;
     }
-    Ok((low * high).sqrt())
+    Ok((low + high) / 2.0)
 }
