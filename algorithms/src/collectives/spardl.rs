@@ -13,6 +13,8 @@
 
 use std::collections::BTreeSet;
 
+use gleaner_units as units;
+
 use super::spar_all_gather::{self, Bridge, Control};
 use super::{Collective, CostRange, MethodError, Setting, Shape, Structure, bruck, ceil_log2, error};
 use crate::Rank;
@@ -112,7 +114,7 @@ impl Collective for SparDl {
 
     fn with(&self, option: &str, value: &str) -> Option<Self> {
         match option {
-            "teams" => Some(Self { teams: value.parse().ok()?, ..*self }),
+            "teams" => Some(Self { teams: units::within(..)(value).ok()?, ..*self }),
             "sag" => {
                 Sag::NAMES.iter().find(|(_, name)| *name == value).map(|&(sag, _)| Self { sag, ..*self })
             }

@@ -196,9 +196,18 @@ mod tests {
         }
         let four = named("threshold/4").unwrap();
         assert_eq!(format!("{four:?}"), format!("{:?}", Threshold { entries: 4 }));
+        // Numbers are written as in all options.
+        for million in ["threshold/1000000", "threshold/1_000_000", "threshold/1M", "threshold/1e6"] {
+            assert_eq!(
+                format!("{:?}", named(million).unwrap()),
+                format!("{:?}", Threshold { entries: 1_000_000 })
+            );
+        }
         let error = named("omsg").unwrap_err().to_string();
         assert!(error.contains("'omsg'") && error.contains("omgs, omgs-printed, optimal"), "{error}");
-        for text in ["optimal/3", "threshold/", "threshold/0", "threshold/many"] {
+        for text in
+            ["optimal/3", "threshold/", "threshold/0", "threshold/0k", "threshold/1.5", "threshold/many"]
+        {
             assert!(named(text).unwrap_err().to_string().contains("threshold/8192"), "{text}");
         }
     }

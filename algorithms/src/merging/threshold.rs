@@ -1,6 +1,8 @@
 //! Groups of at least this many entries: MGS-SGD with a threshold by hand (OMGS-SGD, §V-D and its note 10), as Horovod's and
 //! PyTorch's buckets do for dense gradients.
 
+use gleaner_units as units;
+
 use super::{Grouping, MergingError, Problem, Strategy};
 
 /// Layers are merged until they have this many entries together; the last group may have fewer.
@@ -25,7 +27,7 @@ impl Strategy for Threshold {
     }
 
     fn with(&self, value: &str) -> Option<Box<dyn Strategy>> {
-        let entries = value.parse().ok().filter(|&entries| entries > 0)?;
+        let entries = units::count(value).ok().filter(|&entries| entries > 0)?;
         Some(Box::new(Self { entries }))
     }
 

@@ -30,6 +30,7 @@ pub mod threshold;
 use std::fmt;
 use std::str::FromStr;
 
+use gleaner_units as units;
 pub(crate) use source::Source;
 
 use crate::bag::Entries;
@@ -201,16 +202,16 @@ impl FromStr for Selector {
         if name == "threshold" {
             let value = value.unwrap_or_default();
             let refused = |_| SelectorError::Threshold { value: value.to_owned() };
-            let selector = Selector::Threshold(value.parse().map_err(refused)?);
+            let selector = Selector::Threshold(units::number(value).map_err(refused)?);
             return selector.check().map(|()| selector);
         }
         let found = Self::NAMED.into_iter().find(|selector| selector.name() == name);
         let selector = found.ok_or_else(|| SelectorError::Unknown { name: name.to_owned() })?;
         let Some(value) = value else { return Ok(selector) };
         let counted = |what, example| {
-            let number = value.parse().ok().filter(|&number| number > 0);
             let name = selector.name();
-            number.ok_or_else(|| SelectorError::Count { name, what, value: value.to_owned(), example })
+            let refused = |_| SelectorError::Count { name, what, value: value.to_owned(), example };
+            units::within::<u32>(1..)(value).map_err(refused)
         };
         match selector {
             Selector::Blocks(example) => Ok(Selector::Blocks(counted("blocks", example)?)),
@@ -346,6 +347,8 @@ mod tests {
             assert_eq!(selector.to_string().parse(), Ok(selector));
         }
         assert_eq!("bucketed".parse(), Ok(Selector::Bucketed(512)));
+        assert_eq!("blocks=1k".parse(), Ok(Selector::Blocks(1000)));
+        assert_eq!("bucketed=1e3".parse(), Ok(Selector::Bucketed(1000)));
         for (text, part) in [
             ("", "there is no selector '';"),
             ("guassian", "there is no selector 'guassian' (did you mean gaussian?); choose one of top, "),
@@ -354,6 +357,7 @@ mod tests {
             ("top=3", "write top alone"),
             ("bucketed=0", "such as bucketed=512"),
             ("blocks=", "such as blocks=16"),
+            ("blocks=5B", "from 1 to 4294967295, such as blocks=16"),
             ("threshold", "'' is no threshold"),
             ("threshold=0", "'0' is no threshold"),
             ("threshold=nan", "is no threshold"),

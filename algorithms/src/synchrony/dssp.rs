@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gleaner_units as units;
+
 use super::clocks::Clocks;
 use super::ssp::Buffer;
 use super::{Action, Event, Policy, PolicyError, Synchrony};
@@ -44,7 +46,8 @@ impl Synchrony for Dssp {
 
     fn with(&self, value: &str) -> Option<Box<dyn Synchrony>> {
         let (least, most) = value.split_once('-')?;
-        let (least, most) = (least.parse().ok()?, most.parse().ok()?);
+        let steps = units::within::<u64>(..);
+        let (least, most) = (steps(least).ok()?, steps(most).ok()?);
         (least <= most).then(|| Box::new(Self { least, most }) as Box<dyn Synchrony>)
     }
 

@@ -4,6 +4,8 @@
 //! 2020). With an outer optimiser that takes the mean difference as its gradient, a Nesterov step, it is DiLoCo (Douillard et
 //! al., 2023).
 
+use gleaner_units as units;
+
 use super::bsp::Barrier;
 use super::{Policy, Sgd, Synchrony};
 
@@ -81,13 +83,13 @@ impl Synchrony for Local {
             None => (value, None),
         };
         if let Some(after) = after {
-            local.after = after.parse().ok()?;
+            local.after = units::within(..)(after).ok()?;
         }
         for (place, number) in numbers.split(',').enumerate() {
             match place {
-                0 => local.steps = number.parse().ok()?,
-                1 => local.rate = number.parse().ok()?,
-                2 => local.momentum = number.parse().ok()?,
+                0 => local.steps = units::within(..)(number).ok()?,
+                1 => local.rate = units::number(number).ok()?,
+                2 => local.momentum = units::single_share(number).ok()?,
                 _ => return None,
             }
         }

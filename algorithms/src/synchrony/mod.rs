@@ -245,6 +245,7 @@ mod tests {
             ("osp/cap=-0.1", "cap="),
             ("osp/budget=2", "budget="),
             ("osp/budget=inf", "budget="),
+            ("osp/budget=200%", "budget="),
             ("osp/size=1", "budget="),
         ];
         for (text, part) in refused {
@@ -277,6 +278,11 @@ mod tests {
             ("osp/cap=1,lgp=off", "osp/lgp=off,cap=1"),
             ("local/8,1,0", "local/8"),
             ("local/8,after=0", "local/8"),
+            // Numbers are written as in all options.
+            ("ssp/1k", "ssp/1000"),
+            ("dssp/1e1-1_000", "dssp/10-1000"),
+            ("local/1k,0.7,90%,after=1M", "local/1000,0.7,0.9,after=1000000"),
+            ("osp/lgp=ema:90%,cap=100%,budget=50%", "osp/lgp=ema:0.9,cap=1,budget=0.5"),
         ] {
             assert_eq!(named(long).unwrap().name(), short);
         }

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use gleaner_units as units;
+
 use super::clocks::Clocks;
 use super::{Action, Event, Policy, PolicyError, Stage, Synchrony};
 
@@ -39,7 +41,7 @@ impl Synchrony for Ssp {
     }
 
     fn with(&self, value: &str) -> Option<Box<dyn Synchrony>> {
-        Some(Box::new(Self { bound: value.parse().ok()? }))
+        Some(Box::new(Self { bound: units::within(..)(value).ok()? }))
     }
 
     fn policy(&self, first: &[u64]) -> Box<dyn Policy> {

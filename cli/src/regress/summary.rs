@@ -30,7 +30,7 @@ pub struct Summary {
     learning_rate: Option<f64>,
     #[serde(serialize_with = "each")]
     epochs: Vec<Epoch>,
-    seconds: f64,
+    seconds_run: f64,
     seconds_communication: f64,
     bytes_received: u64,
     objective: f64,
@@ -107,7 +107,7 @@ impl Summary {
             seconds_loading: trained.loading_seconds,
             steps_per_epoch: trained.steps,
             learning_rate: trained.rate,
-            seconds: epochs.iter().map(|epoch| epoch.seconds).sum(),
+            seconds_run: epochs.iter().map(|epoch| epoch.seconds).sum(),
             seconds_communication: epochs.iter().map(|epoch| epoch.communication_seconds).sum(),
             bytes_received: epochs.iter().map(|epoch| epoch.bytes_received).sum(),
             objective: trained.objective,
@@ -165,18 +165,18 @@ pub struct PredictionSummary {
     loss_function: &'static str,
     features: usize,
     samples: usize,
-    seconds: f64,
+    seconds_run: f64,
     #[serde(flatten)]
     held_out: HeldOut,
 }
 
 impl PredictionSummary {
-    pub fn new(model: &Model, samples: usize, evaluation: Option<Evaluation>, seconds: f64) -> Self {
+    pub fn new(model: &Model, samples: usize, evaluation: Option<Evaluation>, seconds_run: f64) -> Self {
         Self {
             loss_function: model.loss.name(),
             features: model.features,
             samples,
-            seconds,
+            seconds_run,
             held_out: HeldOut::of(evaluation),
         }
     }
@@ -188,7 +188,7 @@ impl PredictionSummary {
         format!(
             "{} samples in {:.2} s{}{}{}\n",
             grouped(self.samples as u64),
-            self.seconds,
+            self.seconds_run,
             number("loss", self.held_out.held_out_loss),
             number("accuracy", self.held_out.held_out_accuracy),
             number("AUC", self.held_out.held_out_auc),

@@ -109,7 +109,7 @@ fn table(s: &Summary) -> String {
     let rows = [
         ("model", format!("{model} with {params} parameters, on {data}")),
         ("workers", format!("{workers}{servers}, exchanging by {method}{under}")),
-        ("steps", format!("{done} in {:.1} s, {waiting:.0}% of it waiting{skipped}", s.seconds)),
+        ("steps", format!("{done} in {:.1} s, {waiting:.0}% of it waiting{skipped}", s.seconds_run)),
         ("iteration", iteration(s)),
         ("throughput", throughput(s)),
         ("batches", batches(s)),

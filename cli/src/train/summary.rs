@@ -49,7 +49,7 @@ pub struct Summary {
     /// Every evaluation of this process, in order.
     pub evaluations: Vec<Evaluated>,
     /// The time from this process's first step to the end of its last, evaluations included.
-    pub seconds: f64,
+    pub seconds_run: f64,
     /// What counts over all workers.
     #[serde(flatten)]
     pub together: Together,

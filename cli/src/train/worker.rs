@@ -309,7 +309,7 @@ impl<'a> Run<'a> {
             training_loss: self.evaluations.last().and_then(|last| last.training_loss),
             loss_curve: self.loss_curve.clone(),
             evaluations: self.evaluations.clone(),
-            seconds: elapsed.as_secs_f64(),
+            seconds_run: elapsed.as_secs_f64(),
             servers: self.session.servers(),
             seconds_batch_computation_colocated: mean(with_servers),
             seconds_batch_computation_apart: mean(apart).filter(|_| self.session.servers() > 0),

@@ -99,7 +99,7 @@ pub fn training(method: &str, workers: u32, seed: u32, noise: &mut Noise) -> Val
         json!({"command": "train", "method": method, "workers": workers, "model": "mlp", "seed": seed});
     let done = json!({
         "method": method, "workers": workers, "params": 235_146, "density": 0.01, "steps": 1000, "first_step": 0,
-        "seconds": step * 1000.0, "bytes_per_step": if method == "ring" { 1.4e6 } else { 2.8e4 }, "held_out_loss": bound,
+        "seconds_run": step * 1000.0, "bytes_per_step": if method == "ring" { 1.4e6 } else { 2.8e4 }, "held_out_loss": bound,
         "evaluations": evaluations,
     });
     record(case, 0, &command, json!({"done": done}))

@@ -88,7 +88,7 @@ if rank == 0:
         "workers": workers,
         "params": sum(layer["entries"] for layer in passes["layers"]),
         "steps": len(seconds),
-        "seconds": sum(seconds),
+        "seconds_run": sum(seconds),
         "seconds_iteration": statistics.median(seconds[arguments.warmup :]),
     }
     print(json.dumps(report))

@@ -186,7 +186,7 @@ if rank == 0:
         "workers": workers,
         "params": params,
         "steps": arguments.steps,
-        "seconds": last["seconds"],
+        "seconds_run": last["seconds"],
         "seconds_iteration": iteration[0].item(),
         "bytes_per_iteration": iteration[1].item(),
         "training_loss": last["training_loss"],

@@ -152,7 +152,7 @@ report = {
         {"epoch": epoch, "seconds": seconds / arguments.epochs, "bytes_received": bytes_received / arguments.epochs}
         for epoch in range(1, arguments.epochs + 1)
     ],
-    "seconds": seconds,
+    "seconds_run": seconds,
     "bytes_received": bytes_received,
     "objective": objective(rows, positive, weights),
 }

@@ -257,7 +257,7 @@ fn all(runs: &[Run]) -> Markup {
                 div.scroll { table {
                     thead { tr {
                         th { "run" } th { "case" } th.number { "turn" } th { "began" } th.number { "job, s" }
-                        th.number { "seconds" } th { "outcome" } th { "command" }
+                        th.number { "step or run, s" } th { "outcome" } th { "command" }
                     } }
                     tbody { @for run in runs { @for r in &run.records { (record(run, r)) } } }
                 } }
@@ -268,7 +268,9 @@ fn all(runs: &[Run]) -> Markup {
 
 fn record(run: &Run, record: &Record) -> Markup {
     let (outcome, seconds) = match &record.outcome {
-        Outcome::Done(value) => ("done", value.get("seconds").and_then(Value::as_f64)),
+        Outcome::Done(value) => {
+            ("done", value.get("seconds").or(value.get("seconds_run")).and_then(Value::as_f64))
+        }
         Outcome::Failed { .. } => ("failed", None),
     };
     html! {

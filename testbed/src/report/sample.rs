@@ -199,7 +199,7 @@ fn exchange_step(object: &Map<String, Value>, number: &dyn Fn(&str) -> Option<f6
 
 fn training_step(number: &dyn Fn(&str) -> Option<f64>) -> Option<Spread> {
     let steps = number("steps")? - number("first_step").unwrap_or(0.0);
-    let seconds = number("seconds")?;
+    let seconds = number("seconds_run")?;
     (steps > 0.0).then(|| Spread::exact(seconds / steps))
 }
 

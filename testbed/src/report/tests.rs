@@ -260,7 +260,7 @@ fn training(method: &str, seed: u32, seconds_step: f64, losses: &[f64]) -> Recor
     };
     let evaluations: Vec<Value> = losses.iter().enumerate().map(evaluation).collect();
     let case = json!({"command": "train", "method": method, "workers": 2, "model": "lstm", "seed": seed});
-    record(case, 0, json!({"seconds": 1.0, "steps": 10, "evaluations": evaluations}))
+    record(case, 0, json!({"seconds_run": 1.0, "steps": 10, "evaluations": evaluations}))
 }
 
 #[test]

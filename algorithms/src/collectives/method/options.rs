@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use gleaner_units::{self as units, QuantityError};
+
 use super::{Method, Setting};
 use crate::collectives::MethodError;
 
@@ -25,6 +27,8 @@ impl Method {
     /// | `complete_sums` | `true` or `false` | [`Method::complete_sums`] |
     /// | `norm_share` | a share | [`Method::norm_share`] |
     ///
+    /// Numbers are written as on the command line: `25.6M` or `1e6` entries or steps, and shares such as `0.9` or `90%`.
+    ///
     /// # Errors
     /// An option that there is not, or a value that the option does not have. How corrections go with each other is checked when a job begins.
     pub fn with(self, option: &str, value: &str) -> Result<Self, MethodError> {
@@ -44,45 +48,56 @@ impl Method {
     fn with_common(mut self, option: &str, name: &str, value: &str) -> Result<Self, MethodError> {
         let method = self.collective.name();
         match name {
-            "k" => self = self.k(parsed(method, "k", value, WHOLE)?),
+            "k" => self = self.k(parsed(method, "k", value, WHOLE, units::count)?),
             "values" => self = self.coding(named(value)?),
             "selector" => self = self.selector(named(value)?),
             "residual" => self = self.residual(named(value)?),
             "select-over" => self = self.select_over(named(value)?),
             "on-nonfinite" => self = self.on_nonfinite(named(value)?),
             "momentum-correction" => {
-                self.correction.momentum = parsed(method, "momentum_correction", value, NUMBER)?;
+                self.correction.momentum =
+                    parsed(method, "momentum_correction", value, NUMBER, units::single_share)?;
             }
             "mask-momentum" => self.correction.mask = switch(method, "mask_momentum", value)?,
             "ef21" => self.correction.ef21 = switch(method, "ef21", value)?,
             "residual-decay" => {
-                self.correction.decay = Some(parsed(method, "residual_decay", value, NUMBER)?);
+                self.correction.decay =
+                    Some(parsed(method, "residual_decay", value, NUMBER, units::single_share)?);
             }
-            "clip-local" => self.correction.clip = Some(parsed(method, "clip_local", value, NUMBER)?),
-            "warmup-density" => self.correction.warm_up = parsed(method, "warmup_density", value, WHOLE)?,
-            "dense-below" => self.dense_below = parsed(method, "dense_below", value, WHOLE)?,
+            "clip-local" => {
+                self.correction.clip = Some(parsed(method, "clip_local", value, NUMBER, units::number)?)
+            }
+            "warmup-density" => {
+                self.correction.warm_up = parsed(method, "warmup_density", value, WHOLE, units::within(..))?
+            }
+            "dense-below" => self.dense_below = parsed(method, "dense_below", value, WHOLE, units::count)?,
             "deliver-all-every" => {
-                self.whole.every = Some(parsed(method, "deliver_all_every", value, "a number above 0")?)
+                let above = "a number above 0";
+                self.whole.every =
+                    Some(parsed(method, "deliver_all_every", value, above, units::within(1..))?);
             }
             "deliver-all-at" => {
-                let step = |step| parsed(method, "deliver_all_at", step, STEPS);
+                let step = |step| parsed(method, "deliver_all_at", step, STEPS, units::within(..));
                 self.whole.at = value.split(',').map(step).collect::<Result<_, _>>()?;
             }
             "complete-sums" => self.complete = switch(method, "complete_sums", value)?,
-            "norm-share" => self.norm_share = Some(parsed(method, "norm_share", value, NUMBER)?),
+            "norm-share" => {
+                self.norm_share = Some(parsed(method, "norm_share", value, NUMBER, units::share)?)
+            }
             _ => return Err(unknown(method, option, name, value)),
         }
         Ok(self)
     }
 }
 
-fn parsed<T: FromStr>(
+fn parsed<T>(
     method: &'static str,
     option: &'static str,
     value: &str,
     expects: &'static str,
+    read: impl Fn(&str) -> Result<T, QuantityError>,
 ) -> Result<T, MethodError> {
-    value.trim().parse().map_err(|_| no_value(method, option, value, expects))
+    read(value.trim()).map_err(|_| no_value(method, option, value, expects))
 }
 
 /// What is said of an option that no method has. The corrections had the names of their fields, of which one is an optimiser's as well.
@@ -164,9 +179,27 @@ mod tests {
             ),
             (by_name(&[("dense_below", "300")]), Method::spardl().dense_below(300)),
             (
+                by_name(&[("dense_below", "0.3k"), ("warmup_density", "1e3"), ("k", "25.6M")]),
+                Method::spardl()
+                    .dense_below(300)
+                    .corrected(Correction { warm_up: 1000, ..Correction::default() })
+                    .k(25_600_000),
+            ),
+            (
+                by_name(&[("momentum_correction", "90%"), ("norm_share", "50%")]),
+                Method::spardl()
+                    .corrected(Correction { momentum: 0.9, ..Correction::default() })
+                    .norm_share(0.5),
+            ),
+            (
                 by_name(&[("deliver_all_every", "100"), ("deliver_all_at", "7, 9")]),
+                Method::spardl().whole_steps(whole.clone()),
+            ),
+            (
+                by_name(&[("deliver_all_every", "0.1k"), ("deliver_all_at", "7,9")]),
                 Method::spardl().whole_steps(whole),
             ),
+            (by_name(&[("teams", "1k")]), Method::named("spardl/1000").unwrap()),
             (by_name(&[("complete_sums", "true")]), Method::spardl().complete_sums()),
             (by_name(&[("complete_sums", "false"), ("mask_momentum", "0")]), Method::spardl()),
             (by_name(&[("norm_share", "0.5")]), Method::spardl().norm_share(0.5)),

@@ -15,6 +15,8 @@ mod tuning;
 
 use std::fmt::Write;
 
+use gleaner_units as units;
+
 pub use bound::{Cluster, Link, most};
 pub use correction::Lgp;
 pub use importance::{importance, split};
@@ -81,12 +83,12 @@ impl Osp {
 
     /// Sets one option; none where it has no such option, or not this value.
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
-        let share = |value: &str| value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+        let share = |value: &str| units::share(value).ok().filter(|share| (0.0..=1.0).contains(share));
         match (key, value) {
             ("lgp", "off") => self.lgp = StandIn::Off,
             ("lgp", "on") => self.lgp = StandIn::Local,
             ("lgp", value) => {
-                let keeps = value.strip_prefix("ema:")?.parse().ok();
+                let keeps = units::single_share(value.strip_prefix("ema:")?).ok();
                 self.lgp = StandIn::Average(keeps.filter(|keeps| (0.0..1.0).contains(keeps))?);
             }
             ("cap", value) => self.cap = share(value)?,

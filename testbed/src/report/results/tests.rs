@@ -17,7 +17,7 @@ fn record(method: &str, seed: u64, turn: u32, outcome: Outcome) -> Record {
 fn done(loss: f64, bytes: u64) -> Outcome {
     let evaluations = json!([{"step": 0, "seconds": 0.0, "held_out_loss": 4.0}, {"step": 10, "seconds": 1.5, "held_out_loss": loss}]);
     Outcome::Done(
-        json!({"held_out_loss": loss, "bytes_per_step": bytes, "steps": 10, "seconds": 2.0, "best_step": 10, "evaluations": evaluations}),
+        json!({"held_out_loss": loss, "bytes_per_step": bytes, "steps": 10, "seconds_run": 2.0, "best_step": 10, "evaluations": evaluations}),
     )
 }
 
