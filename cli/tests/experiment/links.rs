@@ -3,6 +3,7 @@
 use std::fs;
 
 use gleaner_statistics::median;
+use gleaner_testbed::record::{Outcome, Record};
 
 use super::{Bed, SHORT, can_emulate, named, namespaces, reason, steps};
 
@@ -43,7 +44,7 @@ fn rates_of_the_matrix_are_those_of_the_links() {
         return;
     }
     let text = SHORT
-        .replace("params = 2000", "params = 250_000\nmethod = 'ring'")
+        .replace("params = 2000", "params = 250_000\nmethod = 'ring'\nfloor = true")
         .replace("workers = 3", "workers = 2");
     let chaos = "[[chaos]]\nstep = 0\ndo = 'reshape'\nhost = 1\nbandwidth = '20mbit'\ncases = { bandwidth = '1gbit' }\n";
     let text = text.replace("turns = 1", "turns = 3");
@@ -56,13 +57,22 @@ fn rates_of_the_matrix_are_those_of_the_links() {
     let records = bed.records();
     for (asked, rate) in [("100mbit", 100e6), ("10mbit", 10e6), ("1gbit", 20e6)] {
         let least = 8e6 / rate;
-        let of_this = records.iter().filter(|record| record.case["bandwidth"] == asked);
-        let took: Vec<f64> = of_this.map(|record| median(steps(record))).collect();
+        let of_this: Vec<&Record> =
+            records.iter().filter(|record| record.case["bandwidth"] == asked).collect();
+        let took: Vec<f64> = of_this.iter().map(|record| median(steps(record))).collect();
         assert!(took.len() == 3 && took.iter().all(|took| *took > 0.6 * least), "{asked}: {took:?} s");
         assert!(
             took.iter().any(|took| *took < 2.0 * least + 0.05),
             "{asked}: {took:?} s, {least} s at least"
         );
+        // The floor is of the rate that is asked for, whatever chaos makes of it.
+        let bytes_per_second = gleaner_units::rate(asked).unwrap().bytes_per_second();
+        for record in of_this {
+            let Outcome::Done(report) = &record.outcome else { panic!("{record:?}") };
+            let number = |field: &str| report[field].as_f64().unwrap();
+            let sent = number("bytes_per_step") / bytes_per_second;
+            assert!((sent..sent + 1.0).contains(&number("seconds_floor")), "{asked}: {report}");
+        }
     }
     assert_eq!(namespaces(&named("rates")), [""; 0]);
 }

@@ -175,8 +175,8 @@ fn the_options_of_a_file_are_documented_options_of_the_commands() {
             fs::read_to_string(path).unwrap()
         };
         let (text, launch) = (read(page), read("commands/launch"));
-        // Layers are of a peer, whose command is none of ours.
-        for option in workload.options().filter(|option| *option != "layers") {
+        // Layers are of a peer, whose command is none of ours; a floor is `--bandwidth` with the rate of the links.
+        for option in workload.options().filter(|option| !["layers", "floor"].contains(option)) {
             let written = format!("`--{}", option.replace('_', "-"));
             let is_on = |text: &str| {
                 let mut places = text.match_indices(&written);

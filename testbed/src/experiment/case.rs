@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::peers;
 
-use super::options::{self, FAULTS, LAUNCHED, LINK, plain};
+use super::options::{self, FAULTS, FLOOR, LAUNCHED, LINK, plain};
 
 /// What is measured, by the names of the file: `command`, `workers`, the options, and what shapes the links.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,6 +60,11 @@ impl Case {
         peers::is_peer(&self.method())
     }
 
+    /// Whether the floor of a step is measured as well.
+    pub fn measures_floor(&self) -> bool {
+        self.0.get(FLOOR).and_then(Value::as_bool).unwrap_or(false)
+    }
+
     /// The same with other values of these options.
     pub fn with(&self, values: &BTreeMap<String, Value>) -> Case {
         let mut case = self.clone();
@@ -75,13 +80,14 @@ impl Case {
     }
 
     /// The words of the command line, after `gleaner bench --json` or the like; without what the launcher has, and
-    /// without the method.
+    /// without the method. The rate of the links is one of them only where a floor is measured.
     pub fn words(&self) -> Vec<String> {
         const ELSEWHERE: &[&str] =
-            &["command", "workers", "servers", "colocate", "method", "topology", "layers", FAULTS];
+            &["command", "workers", "servers", "colocate", "method", "topology", "layers", FAULTS, FLOOR];
         let elsewhere = |name: &str| [ELSEWHERE, LAUNCHED, LINK].iter().any(|names| names.contains(&name));
         let options = self.0.iter().filter(|(name, _)| !elsewhere(name));
-        options.flat_map(|(name, value)| options::words(name, value)).collect()
+        let rate = self.0.get_key_value("bandwidth").filter(|_| self.measures_floor());
+        options.chain(rate).flat_map(|(name, value)| options::words(name, value)).collect()
     }
 }
 
@@ -196,5 +202,15 @@ mod tests {
         assert_eq!(case.words(), ["--lr-drops", "0.5,0.75", "--mask-momentum", "--seed", "4"]);
         assert_eq!(quic.congestion(), None);
         assert!(quic.launched().eq([("transport", &json!("quic")), ("congestion", &json!("bbr"))]));
+    }
+
+    #[test]
+    fn where_a_floor_is_measured_the_command_gets_the_rate_of_the_links() {
+        let words = |floor: bool| {
+            let case = json!({ "bandwidth": "1gbit", "floor": floor, "params": 10, "workers": 2 });
+            Case(serde_json::from_value(case).unwrap()).words()
+        };
+        assert_eq!(words(true), ["--params", "10", "--bandwidth", "1gbit"]);
+        assert_eq!(words(false), ["--params", "10"]);
     }
 }

@@ -16,7 +16,7 @@ use toml::Spanned;
 
 use super::case::{self, AxisValues, Case, Pattern};
 use super::chaos;
-use super::options::{FAULTS, LINK, Workload, plain};
+use super::options::{FAULTS, FLOOR, LINK, Workload, plain};
 use super::{Experiment, Wanted, search};
 use crate::Error;
 use crate::record::SEED;
@@ -139,6 +139,7 @@ fn checked(name: &str, text: &str, file: File) -> Result<Experiment, Placed> {
     let chaos = checks::events(&file, &cases)?;
     checks::expect_faults(&file, &axes, &chaos)?;
     checks::expect_peers(&file, &cases, command)?;
+    checks::expect_floor(&file, &cases)?;
     let search = checks::searched(&file, &cases, command)?;
     let together = file.together.as_ref().map_or(command == Workload::Bench, |together| *together.get_ref());
     if let Some(asked) = file.together.as_ref().filter(|_| together && command != Workload::Bench) {
@@ -346,10 +347,10 @@ pub(super) fn scalar(key: &str, value: &toml::Value) -> Result<Value, String> {
         ("servers", _) => "a whole number from 0 to 1024",
         ("sockets", _) => return plain(&stored).parse::<Sockets>().map(|_| stored).map_err(refuse),
         ("transport", _) => return plain(&stored).parse::<Preference>().map(|_| stored).map_err(refuse),
-        ("colocate" | "plain", toml::Value::Boolean(_)) | (FAULTS, toml::Value::String(_)) => {
+        ("colocate" | "plain" | FLOOR, toml::Value::Boolean(_)) | (FAULTS, toml::Value::String(_)) => {
             return Ok(stored);
         }
-        ("colocate" | "plain", _) => "true or false",
+        ("colocate" | "plain" | FLOOR, _) => "true or false",
         (FAULTS, _) => "a text, such as \"none\" or \"cut\"",
         ("method", toml::Value::String(name)) if name != "all" && !name.contains(',') => return Ok(stored),
         ("method", _) => {

@@ -28,6 +28,9 @@ pub const LAUNCHED: &[&str] = &["transport", "sockets", "plain"];
 /// Of `bench` alone.
 const BENCH: &str = "params warmup complete_sums";
 
+/// Of `bench` alone: whether the floor of a step is measured as well, with the rate of the links.
+pub const FLOOR: &str = "floor";
+
 /// Of `train` alone, besides those that follow a method's name.
 const TRAIN: &str = "data model batch lr lr_drops optimizer momentum weight_decay clip on_nonfinite evaluate_every pace slow \
                      target_accuracy target_loss layers";
@@ -54,7 +57,7 @@ impl Workload {
     /// The options, those that methods state among them, in the spelling of files: `lr_drops` for `--lr-drops`.
     pub fn options(self) -> impl Iterator<Item = &'static str> + Clone {
         let (own, chooses): (&[&str], bool) = match self {
-            Self::Bench => (&[BENCH], true),
+            Self::Bench => (&[BENCH, FLOOR], true),
             Self::Train => (&[TRAIN, OF_THE_METHOD], true),
             Self::Regress => (&[REGRESS], false),
         };

@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use super::super::case::{AxisValues, Case};
 use super::super::chaos;
-use super::super::options::{FAULTS, LINK, NO_FAULT, Workload, plain};
+use super::super::options::{FAULTS, FLOOR, LINK, NO_FAULT, Workload, plain};
 use super::super::search;
 use super::{File, Placed, fits_nothing, known_key, pattern, unlike};
 use crate::peers::{
@@ -75,6 +75,24 @@ pub fn expect_peers(file: &File, cases: &[Case], command: Workload) -> Result<()
         true => refuse("'layers' is what the method ddp emulates; leave it out, or add that method"),
         false => Ok(()),
     }
+}
+
+/// A floor is that of our own methods, across links of a rate that is said.
+pub fn expect_floor(file: &File, cases: &[Case]) -> Result<(), Placed> {
+    let lacks = |case: &Case| {
+        if case.is_of_peer() {
+            return Some("other libraries measure no 'floor'; give it to our methods alone");
+        }
+        (!case.0.contains_key("bandwidth")).then_some(
+            "'floor' needs the rate of all links: write a 'bandwidth' in [network] or in [matrix], or leave 'floor' out",
+        )
+    };
+    let Some(problem) = cases.iter().filter(|case| case.measures_floor()).find_map(lacks) else {
+        return Ok(());
+    };
+    let mut keys = file.workload.get_ref().keys().chain(file.matrix.keys());
+    let key = keys.find(|key| key.get_ref() == FLOOR);
+    Err((key.map_or_else(|| file.workload.span(), Spanned::span), problem.to_owned()))
 }
 
 fn has(case: &Case, names: [&str; 2]) -> bool {

@@ -280,6 +280,46 @@ fn peers_that_lack_something_are_refused() {
     }
 }
 
+/// An experiment that measures floors across links of two rates.
+const FLOORS: &str = "title = 't'\n[network]\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\nsteps = 1\nwarmup = 0\nfloor = true\n\
+                      [matrix]\nmethod = ['ring', 'spardl']\nbandwidth = ['1gbit', '100mbit']\n";
+
+#[test]
+fn a_floor_is_of_our_methods_and_needs_the_rate_of_the_links() {
+    let rates = |text: &str| -> Vec<String> {
+        let given = |words: &[String]| {
+            words
+                .windows(2)
+                .find(|pair| pair[0] == "--bandwidth")
+                .map_or_else(String::new, |pair| pair[1].clone())
+        };
+        parsed(text).jobs.iter().map(|job| given(&job[0].words())).collect()
+    };
+    assert_eq!(rates(FLOORS), ["1gbit", "100mbit"]);
+    assert_eq!(rates(&FLOORS.replace("floor = true", "floor = false")), ["", ""]);
+    for (from, to, words) in [
+        ("floor = true", "floor = 1", "'floor' is 1; expected true or false"),
+        ("'spardl'", "'gloo'", "other libraries measure no 'floor'"),
+        ("'bench'", "'train'", "'floor' is not known in [workload]"),
+        ("bandwidth = ['1gbit', '100mbit']\n", "", "'floor' needs the rate of all links"),
+    ] {
+        expect_refused(FLOORS, (from, to), (9, words));
+    }
+    let without_rate = FLOORS.replace("bandwidth = ['1gbit', '100mbit']\n", "");
+    for (to, line) in [("", 8), ("[network]\ntopology = 'x'\n", 10)] {
+        expect_refused(&without_rate, ("[network]\n", to), (line, "'floor' needs the rate"));
+    }
+    let tables = FLOORS
+        .replace("floor = true\n", "")
+        .replace("method = ['ring', 'spardl']", "by = [{ method = 'gloo' }, { floor = true }]");
+    assert_eq!(rates(&tables), ["", "", "1gbit", "100mbit"]);
+    expect_refused(
+        &tables,
+        ("{ floor = true }", "{ method = 'mpich', floor = true }"),
+        (3, "other libraries"),
+    );
+}
+
 #[test]
 fn a_peer_is_measured_in_a_job_of_its_own() {
     let jobs = parsed(
