@@ -252,7 +252,7 @@ impl<'s> Overlap<'s> {
         let mut gradients = self.shared.gradients();
         let update = gradients.wait()?;
         let iteration = since.map_or(0.0, |since| since.elapsed().as_secs_f64());
-        let under_way = gradients.times().under_way.as_secs_f64();
+        let times = gradients.times();
         drop(gradients);
         let Some(Passes { forward, finished }) = handed.filter(|_| update.skipped().is_none()) else {
             return Ok(update);
@@ -266,12 +266,8 @@ impl<'s> Overlap<'s> {
         else {
             return Ok(update);
         };
-        let measured = Measured {
-            forward: forward.as_secs_f64(),
-            layers: layers::between(layers, &finished),
-            under_way,
-            iteration,
-        };
+        let between = layers::between(layers, &finished);
+        let measured = Measured::new(forward.as_secs_f64(), between, &times, iteration);
         if planner.conclude(self.session, &method, measured)? {
             let (layers, grouping) = (layers.clone(), planner.grouping().clone());
             gradients.regroup(&self.layout(&layers, &grouping))?;

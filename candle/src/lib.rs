@@ -333,12 +333,8 @@ impl<'s> Overlap<'s> {
         if update.skipped().is_some() {
             return Ok(update);
         }
-        let measured = Measured {
-            forward: forward.as_secs_f64(),
-            layers: layers::between(layers, &finished),
-            under_way: gradients.times().under_way.as_secs_f64(),
-            iteration,
-        };
+        let between = layers::between(layers, &finished);
+        let measured = Measured::new(forward.as_secs_f64(), between, &gradients.times(), iteration);
         if !finished.is_empty() {
             self.recent.truncate(RECENT - 1);
             self.recent.push_front(measured.clone());

@@ -19,6 +19,7 @@ use gleaner_algorithms::{Method, Sparsity};
 use gleaner_statistics::median;
 
 use crate::failure::Error;
+use crate::gradients::StepTimes;
 use crate::report::say;
 use crate::session::Session;
 use assumed::Assumed;
@@ -49,8 +50,28 @@ pub struct Measured {
     pub layers: Vec<f64>,
     /// For how long groups were under way.
     pub under_way: f64,
+    /// What of that was selecting and merging, of all groups.
+    pub work: f64,
     /// From when the pass began until the update was there.
     pub iteration: f64,
+}
+
+impl Measured {
+    /// From how long the forward pass, each layer and the whole step took, in seconds, and where the step's time went.
+    pub fn new(forward: f64, layers: Vec<f64>, times: &StepTimes, iteration: f64) -> Self {
+        let work = (times.select + times.merge).as_secs_f64();
+        Self { forward, layers, under_way: times.under_way.as_secs_f64(), work, iteration }
+    }
+}
+
+/// What a plan replaces.
+enum Before {
+    /// No plan.
+    Nothing,
+    /// These groups: times have drifted.
+    Drifted(Grouping),
+    /// These groups, of which the first steps have shown what groups take.
+    Shown(Grouping),
 }
 
 /// Decides which layers are exchanged together, on every rank alike.
@@ -64,6 +85,8 @@ pub struct Planner {
     model: Option<Model>,
     /// What steps are found to take beyond it.
     found: Found,
+    /// Whether the present groups were taken by what several groups had shown, or could have been, since times drifted last.
+    is_shown: bool,
     cores: Cores,
     /// What exchanges take of the cores.
     work: Work,
@@ -86,6 +109,7 @@ impl Planner {
             grouping: Grouping::new(vec![layers.max(1)], layers.max(1))?,
             model: None,
             found: Found::NONE,
+            is_shown: false,
             cores: Cores::OWN,
             work: Work::default(),
             steps: Vec::new(),
@@ -151,13 +175,12 @@ impl Planner {
         if self.steps.len() < due {
             return Ok(false);
         }
-        let measured = self.agree(session)?;
-        let is_first = self.assumed.is_none();
+        let (measured, groups) = (self.agree(session)?, self.grouping.clone());
         let Some(before) = self.revise(method, measured)? else { return Ok(false) };
         if session.rank() == 0 {
-            self.announce((!is_first).then_some(&before));
+            self.announce(&before);
         }
-        Ok(before != self.grouping)
+        Ok(groups != self.grouping)
     }
 
     /// The medians over the steps of what counts for all ranks: a layer is finished when the last of them has it, and the rank for which
@@ -165,18 +188,18 @@ impl Planner {
     /// shorter began it later, by that much. The same on every rank.
     fn agree(&mut self, session: &Session) -> Result<Measured, PlanError> {
         let steps = std::mem::take(&mut self.steps);
-        // The forward pass, the layers, how long groups were under way, and the whole step.
-        let width = self.entries.len() + 3;
+        // The forward pass, the layers, how long groups were under way, the work of that, and the whole step.
+        let width = self.entries.len() + 4;
         let recent = steps.len().min(NOTE / 4 / width).max(1);
         let mut own: Vec<f32> = Vec::with_capacity(recent * width);
-        for Measured { forward, layers, under_way, iteration } in &steps[steps.len() - recent..] {
+        for Measured { forward, layers, under_way, work, iteration } in &steps[steps.len() - recent..] {
             let finished = layers.iter().scan(*forward, |at, layer| {
                 *at += layer;
                 Some(*at as f32)
             });
             own.push(*forward as f32);
             own.extend(finished);
-            own.extend([*under_way as f32, *iteration as f32]);
+            own.extend([*under_way as f32, *work as f32, *iteration as f32]);
         }
         let note: Vec<u8> = own.iter().flat_map(|seconds| seconds.to_le_bytes()).collect();
         let mut ranks: Vec<Vec<f64>> = Vec::new();
@@ -199,7 +222,7 @@ impl Planner {
         };
         let iterations = over(&|times| times[width - 1], f64::max);
         // Of each rank less its own iteration, so that the latest is found whenever each began.
-        let finished: Vec<f64> = (0..width - 2)
+        let finished: Vec<f64> = (0..width - 3)
             .map(|column| {
                 let before_end = over(&|times| times[column] - times[width - 1], f64::max);
                 median(iterations.iter().zip(before_end).map(|(whole, latest)| whole + latest))
@@ -208,51 +231,57 @@ impl Planner {
         Ok(Measured {
             forward: finished[0],
             layers: finished.windows(2).map(|pair| pair[1] - pair[0]).collect(),
-            under_way: median(over(&|times| times[width - 2], f64::min)),
+            under_way: median(over(&|times| times[width - 3], f64::min)),
+            work: median(over(&|times| times[width - 2], f64::max)),
             iteration: median(iterations),
         })
     }
 
-    /// Takes other groups where these times ask for it: the first time, and when they have drifted; otherwise what is expected of the present
-    /// ones is renewed. Gives the groups before; nothing where all stays as it was planned.
-    fn revise(&mut self, method: &Method, measured: Measured) -> Result<Option<Grouping>, PlanError> {
+    /// Takes other groups where these times ask for it: the first time, when they have drifted, and once after each of these, with what the first
+    /// steps of several groups show of groups; otherwise what is expected of the present ones is renewed. Gives the groups before and
+    /// why they are left; nothing where all stays as it was planned.
+    fn revise(&mut self, method: &Method, measured: Measured) -> Result<Option<Before>, PlanError> {
         let Some(model) = self.model else { return Ok(None) };
         let method = &spread(method, self.entries.iter().sum());
-        let (workers, cores, work) = (self.workers, self.cores, self.work);
-        let found = self.found;
+        let (workers, cores, work, found) = (self.workers, self.cores, self.work, self.found);
         let mut outlook =
             Outlook { entries: &self.entries, method, workers, cores, work, model: &model, found };
         outlook.found = outlook.beside().fit(&self.grouping, &measured)?;
-        let (mut alone, mut has_drifted) = (measured.clone(), true);
+        let (mut alone, mut why) = (measured.clone(), Before::Nothing);
         if let Some(assumed) = &mut self.assumed {
+            let shows = assumed.is_new && !self.is_shown && self.grouping.groups() > 1;
             let renewed = outlook.beside().assume(&self.grouping, &measured)?;
-            let stall = assumed.renew(&renewed, &measured);
+            outlook.found.stall = (outlook.found.stall + assumed.renew(&renewed, &measured)).max(0.0);
             alone = assumed.without_stalls(measured);
-            has_drifted = assumed.differs(&alone);
-            if let Some(more) = stall {
-                outlook.found.stall = (outlook.found.stall + more).max(0.0);
-            } else if !has_drifted {
+            why = match assumed.differs(&alone) {
+                true => Before::Drifted(self.grouping.clone()),
+                false => Before::Shown(self.grouping.clone()),
+            };
+            if matches!(why, Before::Shown(_)) && !shows {
                 self.found = outlook.found;
                 return Ok(None);
             }
         }
         self.found = outlook.found;
+        self.is_shown = matches!(why, Before::Shown(_));
         let grouping = outlook.group(&*self.strategy, &alone)?;
         let planned = outlook.assume(&grouping, &alone)?;
         let present = outlook.assume(&self.grouping, &alone)?;
         let before = self.assumed.take();
-        let is_first = before.is_none();
         if planned.is_better(&present) {
-            self.assumed =
-                Some(if is_first { planned } else { planned.corrected(&present, alone.iteration) });
-            return Ok(Some(std::mem::replace(&mut self.grouping, grouping)));
+            self.assumed = Some(match before {
+                None => planned,
+                Some(_) => planned.corrected(&present, alone.iteration),
+            });
+            self.grouping = grouping;
+            return Ok(Some(why));
         }
-        self.assumed = Some(match before {
-            None => present,
-            Some(before) if has_drifted => before.on(alone),
-            Some(before) => before,
+        self.assumed = Some(match (before, &why) {
+            (None, _) => present,
+            (Some(before), Before::Drifted(_)) => before.on(alone),
+            (Some(before), _) => before,
         });
-        Ok(is_first.then(|| self.grouping.clone()))
+        Ok(matches!(why, Before::Nothing).then_some(why))
     }
 
     /// What a step takes by the present plan, once there is one: renewed with every check.
@@ -265,9 +294,13 @@ impl Planner {
         self.assumed.as_ref().map(|assumed| assumed.planned)
     }
 
-    fn announce(&self, before: Option<&Grouping>) {
+    fn announce(&self, before: &Before) {
         let Some(Expected { iteration, hidden_share }) = self.expected() else { return };
-        let why = before.map_or(String::new(), |before| format!("times have drifted: instead of {before}, "));
+        let why = match before {
+            Before::Nothing => String::new(),
+            Before::Drifted(groups) => format!("times have drifted: instead of {groups}, "),
+            Before::Shown(groups) => format!("by what {groups} took, "),
+        };
         say(format_args!(
             "gleaner: {why}{} puts {} layers into {} ({}): {:.1} ms a step expected, {:.0}% of the exchange hidden",
             self.strategy.name(),

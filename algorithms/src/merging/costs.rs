@@ -162,7 +162,13 @@ mod tests {
         let cost = Predicted { model: &model, method: &method, workers: 8 }.of(30_000).unwrap();
         assert!((cost.select + cost.alone() - forecast.seconds).abs() < 1e-12);
         assert_eq!(cost.select, forecast.select);
-        assert!(cost.latency > forecast.rounds as f64 * 200e-6 && cost.exchange > 0.0, "{cost:?}");
+        assert!((forecast.latency - forecast.rounds as f64 * 200e-6).abs() < 1e-12);
+        let (links, merge) = (forecast.exchange - forecast.latency, forecast.merge);
+        assert_eq!(cost, GroupCost::pipelined(forecast.select, links, merge, forecast.latency));
+        for (links, merge) in [(3.0, 1.0), (1.0, 3.0)] {
+            let cost = GroupCost::pipelined(5.0, links, merge, 0.5);
+            assert_eq!(cost, GroupCost { select: 5.0, exchange: 3.0, latency: 1.5 });
+        }
         let error =
             Predicted { model: &model, method: &Method::spardl().k(50), workers: 8 }.of(30).unwrap_err();
         assert!(error.to_string().contains("k is 50"), "{error}");

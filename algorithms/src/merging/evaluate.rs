@@ -68,6 +68,19 @@ pub struct Timeline {
     pub non_overlapped: f64,
 }
 
+impl Timeline {
+    /// For how long at least one group is under way, each from this time until its update is there, in seconds. The times do not
+    /// decrease from group to group.
+    pub fn under_way(&self, from: impl Fn(&GroupTimes) -> f64) -> f64 {
+        let (mut seconds, mut until) = (0.0, 0.0_f64);
+        for group in &self.groups {
+            seconds += (group.done - until.max(from(group))).max(0.0);
+            until = until.max(group.done);
+        }
+        seconds
+    }
+}
+
 /// Where a worker stands between two groups. Both times are in seconds, and what comes later never comes earlier because one
 /// of them is larger: this is what [`Optimal`](super::Optimal) relies on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -192,6 +205,26 @@ mod tests {
         assert_eq!(merged.groups[0].entries, 3);
         let whole = times(Placement::InBackward, &[3]);
         assert_eq!(whole.iteration, 10.0 + 12.0 + 5.0 + 12.0);
+    }
+
+    /// Of two groups the first has the latency of a large one, and its update comes last.
+    #[test]
+    fn an_earlier_update_may_be_the_last() {
+        struct Late;
+        impl Costs for Late {
+            fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
+                Ok(GroupCost { select: 1.0, exchange: 2.0, latency: 10.0 * (entries - 1) as f64 })
+            }
+        }
+        let layers = [(3.0, 2), (1.0, 1)].map(|(backward, entries)| Layer { backward, entries });
+        let pass = Pass::new(10.0, layers.to_vec()).unwrap();
+        let problem = Problem { pass: &pass, costs: &Late, place: Placement::Beside };
+        let timeline = evaluate(&problem, &Grouping::new(vec![1, 2], 2).unwrap()).unwrap();
+        let done: Vec<f64> = timeline.groups.iter().map(|group| group.done).collect();
+        assert_eq!(done, [13.0 + 1.0 + 2.0 + 10.0, 15.0 + 3.0]);
+        assert_eq!((timeline.iteration, timeline.non_overlapped), (26.0, 11.0));
+        assert_eq!(timeline.under_way(|group| group.compute.end), 26.0 - 13.0);
+        assert_eq!(timeline.under_way(|group| group.exchange.begin), 26.0 - 14.0);
     }
 
     #[test]

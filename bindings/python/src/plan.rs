@@ -145,16 +145,12 @@ impl Planned {
             return self.arrange(&finished);
         }
         let Some(method) = self.method() else { return Ok(()) };
-        let under_way = self.gradients.times().under_way.as_secs_f64();
+        let times = self.gradients.times();
         let Some((layers, planner)) = self.plan.as_mut().and_then(|plan| plan.layers.as_mut()) else {
             return Ok(());
         };
-        let measured = Measured {
-            forward: forward.as_secs_f64(),
-            layers: layers::between(layers, &finished),
-            under_way,
-            iteration: iteration.as_secs_f64(),
-        };
+        let between = layers::between(layers, &finished);
+        let measured = Measured::new(forward.as_secs_f64(), between, &times, iteration.as_secs_f64());
         if planner.conclude(&self.session, &method, measured)? {
             let layout = layout(&self.parameters, layers, planner.grouping());
             self.gradients.regroup(&layout)?;

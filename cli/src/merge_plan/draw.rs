@@ -8,11 +8,12 @@ use gleaner_charts::{Axis, Fill, Row, Rows};
 use super::table::Plan;
 use crate::report::{CommandError, counted};
 
-const KINDS: [(Fill, &str); 4] = [
+const KINDS: [(Fill, &str); 5] = [
     (Fill::FORWARD, "forward"),
     (Fill::BACKWARD, "backward, layer by layer"),
     (Fill::SELECT, "selection"),
     (Fill::EXCHANGE, "exchange"),
+    (Fill::REST, "latency, if no exchange goes on"),
 ];
 
 const WIDTH: i32 = 1000;
@@ -64,6 +65,10 @@ fn lanes(timeline: &Timeline, pass: &Pass, place: Placement, end: f64) -> Vec<Ro
         }
     };
     bar(0, Span { begin: 0.0, end: pass.forward() }, Fill::FORWARD);
+    // Behind what is exchanged meanwhile.
+    for group in timeline.groups.iter().filter(|group| group.done > group.exchange.end) {
+        bar(last, Span { begin: group.exchange.end, end: group.done }, Fill::REST);
+    }
     for group in &timeline.groups {
         let mut begin = group.compute.begin;
         for layer in &pass.layers()[group.layers.clone()] {

@@ -22,7 +22,7 @@ pub struct Row {
     /// By how much selection ends after the backward pass alone would.
     pub seconds_selecting: f64,
     pub seconds_exposed: f64,
-    /// The share of the exchange that is under way while something is computed or selected.
+    /// The share of the time in which something is exchanged before the end of the last selection.
     pub hidden_share: f64,
     /// The iteration, divided by that of `optimal`.
     pub ratio: f64,
@@ -31,7 +31,7 @@ pub struct Row {
 impl Row {
     /// Of a timeline, where the optimum takes so long.
     pub fn of(strategy: &'static str, timeline: &Timeline, optimum: f64) -> Self {
-        let exchange: f64 = timeline.groups.iter().map(|group| group.done - group.exchange.begin).sum();
+        let exchange = timeline.under_way(|group| group.exchange.begin);
         Self {
             strategy,
             groups: timeline.groups.len(),

@@ -71,7 +71,7 @@ fn rates_of_the_matrix_are_those_of_the_links() {
             let Outcome::Done(report) = &record.outcome else { panic!("{record:?}") };
             let number = |field: &str| report[field].as_f64().unwrap();
             let sent = number("bytes_per_step") / bytes_per_second;
-            assert!((sent..sent + 1.0).contains(&number("seconds_floor")), "{asked}: {report}");
+            assert!((sent..2.0 * sent + 0.1).contains(&number("seconds_floor")), "{asked}: {report}");
         }
     }
     assert_eq!(namespaces(&named("rates")), [""; 0]);

@@ -46,11 +46,9 @@ impl Assumed {
     pub(super) fn of(problem: &Problem, grouping: &Grouping, times: &Measured) -> Result<Self, MergingError> {
         let timeline = evaluate(problem, grouping)?;
         let length = |span: Span| span.end - span.begin;
-        let (mut under_way, mut until) = (0.0, 0.0_f64);
+        let under_way = timeline.under_way(|group| group.compute.end);
         let mut stalls = vec![0.0; times.layers.len()];
         for group in &timeline.groups {
-            under_way += (group.done - until.max(group.compute.end)).max(0.0);
-            until = until.max(group.done);
             if let Some(next) =
                 stalls.get_mut(group.layers.end).filter(|_| problem.place == Placement::InBackward)
             {
@@ -102,8 +100,8 @@ impl Assumed {
     /// Expects of the same groups what was made of measured times. What the groups rest on stays: a drift of many small steps is one. The first
     /// time, what the layers take longer is put down to the groups, which are all that has changed, unless it is far from what was expected of
     /// them. Gives by how much longer than expected each group stalls them then, in
-    /// seconds: the least squares with a penalty, by which few groups say little.
-    pub(super) fn renew(&mut self, renewed: &Self, measured: &Measured) -> Option<f64> {
+    /// seconds, by a ridge regression: few groups say little.
+    pub(super) fn renew(&mut self, renewed: &Self, measured: &Measured) -> f64 {
         let exposed = (1.0 - renewed.expected.hidden_share) * renewed.times.under_way;
         let hidden_share =
             if measured.under_way > 0.0 { (1.0 - exposed / measured.under_way).max(0.0) } else { 1.0 };
@@ -115,10 +113,10 @@ impl Assumed {
             let groups = self.stalls.iter().filter(|stall| **stall > 0.0).count() as f64;
             if more.abs() <= STALLED * self.times.layers.iter().sum::<f64>() {
                 self.stalls = found;
-                return (groups > 0.0).then(|| more * groups / (groups * groups + FEW * FEW));
+                return more * groups / (groups * groups + FEW * FEW);
             }
         }
-        None
+        0.0
     }
 
     /// The same groups, which rest on these times now.

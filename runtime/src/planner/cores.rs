@@ -60,13 +60,15 @@ pub(super) struct Found {
     /// Which share of what they take longer keeps the next group waiting, as a slower link does: 1 if all of it. The rest is latency, as
     /// that of workers that wait for each other's processors, in which the links are free for the next group.
     pub(super) held: f64,
+    /// How many times longer selecting and merging take: the session measured them on entries that a processor's caches hold.
+    pub(super) work: f64,
     /// How much longer each group stalls a backward pass that shares its cores, in seconds.
     pub(super) stall: f64,
 }
 
 impl Found {
     /// As the model says. What exchanges take longer is latency until groups are measured that could wait for each other.
-    pub(super) const NONE: Self = Self { factor: 1.0, held: 0.0, stall: 0.0 };
+    pub(super) const NONE: Self = Self { factor: 1.0, held: 0.0, work: 1.0, stall: 0.0 };
 
     /// How long the links are held, and how much later all is received, of an exchange for which the model has these two, in seconds.
     fn of(self, links: f64, latency: f64) -> (f64, f64) {
@@ -89,8 +91,9 @@ impl Costs for Shared<'_> {
         let Predicted { model, method, workers } = self.predicted;
         let forecast = model.forecast(method.clone(), workers, entries)?;
         let (links, latency) = self.found.of(forecast.exchange - forecast.latency, forecast.latency);
+        let (select, merge) = (self.found.work * forecast.select, self.found.work * forecast.merge);
         if self.cores.place == Placement::Beside {
-            return Ok(GroupCost::pipelined(forecast.select, links, forecast.merge, latency));
+            return Ok(GroupCost::pipelined(select, links, merge, latency));
         }
         let messages = forecast.messages as f64 * self.work.message;
         let bytes = forecast.bytes_received as f64 * self.work.byte * self.cores.sharing;
@@ -98,7 +101,7 @@ impl Costs for Shared<'_> {
         let work = (messages + bytes).min(links + latency);
         let exchange = (links - work).max(0.0);
         let latency = links + latency - work - exchange;
-        let select = forecast.select + forecast.merge + work + self.found.stall;
+        let select = select + merge + work + self.found.stall;
         Ok(GroupCost { select, exchange, latency })
     }
 }

@@ -13,8 +13,11 @@ use super::cores::{Cores, Found, Shared, Work};
 /// By how many times exchanges may take longer than the model says, or shorter.
 const MOST: f64 = 100.0;
 
-/// Halvings of the logarithm of that, until they take what was measured to some millionths.
+/// Halvings, until exchanges take what was measured to some millionths.
 const HALVINGS: usize = 22;
+
+/// By which share what is expected has to depend on the share that keeps others waiting for what was measured to say anything of it.
+const SHOWS: f64 = 0.02;
 
 /// All that a plan depends on besides the network and the times of the passes.
 #[derive(Clone, Copy)]
@@ -60,17 +63,30 @@ impl Outlook<'_> {
     }
 
     /// How many times longer exchanges take than the model says, for these groups to be under way for as long as was measured and the
-    /// iteration to be no shorter, as near as can be. Of one group no other waits, so what it takes longer is put down as before; of
-    /// several, first the share that keeps others waiting is changed, and then the factor.
+    /// iteration to be no shorter, as near as can be. Of one group selecting and merging are as was measured, and as no other waits for it, what
+    /// its exchange takes longer is put down as before; of several, first the share that keeps others waiting is changed, and then the factor.
     pub(super) fn fit(&self, grouping: &Grouping, measured: &Measured) -> Result<Found, MergingError> {
         let mut fitted = self.found;
         let takes = |found| Self { found, ..*self }.assume(grouping, measured);
-        if grouping.groups() > 1 && fitted.factor > 1.0 {
+        if grouping.groups() == 1 {
+            let model = self.model.forecast(self.method.clone(), self.workers, self.entries.iter().sum())?;
+            let work = measured.work / (model.select + model.merge);
+            if work.is_finite() && work > 0.0 {
+                fitted.work = work;
+            }
+        } else {
             let of = |held| takes(Found { held, ..fitted });
-            fitted.held = least(0.0, 1.0, measured, of)?;
+            let (free, held) = (of(0.0)?, of(1.0)?);
+            let shows = |free: f64, held: f64| held > (1.0 + SHOWS) * free;
+            if shows(free.times.under_way, held.times.under_way)
+                || shows(free.expected.iteration, held.expected.iteration)
+            {
+                fitted.held = least((0.0, 1.0), |low, high| (low + high) / 2.0, measured, of)?;
+            }
         }
-        let of = |log: f64| takes(Found { factor: log.exp(), ..fitted });
-        fitted.factor = least(-MOST.ln(), MOST.ln(), measured, of)?.exp();
+        let of = |factor| takes(Found { factor, ..fitted });
+        // A square root is the same on all ranks, whatever library they have.
+        fitted.factor = least((1.0 / MOST, MOST), |low, high| (low * high).sqrt(), measured, of)?;
         Ok(fitted)
     }
 }
@@ -78,18 +94,17 @@ impl Outlook<'_> {
 /// The least value between two with which groups are under way for as long as was measured, and the iteration is no shorter, where both
 /// grow with it; the end that comes nearest if there is none.
 fn least(
-    low: f64,
-    high: f64,
+    (mut low, mut high): (f64, f64),
+    middle: impl Fn(f64, f64) -> f64,
     measured: &Measured,
     of: impl Fn(f64) -> Result<Assumed, MergingError>,
 ) -> Result<f64, MergingError> {
-    let (mut low, mut high) = (low, high);
     for _ in 0..HALVINGS {
-        let middle = (low + high) / 2.0;
-        let found = of(middle)?;
+        let between = middle(low, high);
+        let found = of(between)?;
         let is_short =
             found.times.under_way < measured.under_way || found.expected.iteration < measured.iteration;
-        *(if is_short { &mut low } else { &mut high }) = middle;
+        *(if is_short { &mut low } else { &mut high }) = between;
     }
-    Ok((low + high) / 2.0)
+    Ok(middle(low, high))
 }

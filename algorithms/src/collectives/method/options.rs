@@ -9,6 +9,7 @@ use super::{Method, Setting};
 use crate::collectives::MethodError;
 
 const NUMBER: &str = "a number";
+const SHARE: &str = "a share, such as 0.9 or 90%";
 const WHOLE: &str = "a whole number";
 const SWITCH: &str = "true or false";
 const STEPS: &str = "numbers of steps, counted from 0, with commas between them";
@@ -56,13 +57,13 @@ impl Method {
             "on-nonfinite" => self = self.on_nonfinite(named(value)?),
             "momentum-correction" => {
                 self.correction.momentum =
-                    parsed(method, "momentum_correction", value, NUMBER, units::single_share)?;
+                    parsed(method, "momentum_correction", value, SHARE, units::single_share)?;
             }
             "mask-momentum" => self.correction.mask = switch(method, "mask_momentum", value)?,
             "ef21" => self.correction.ef21 = switch(method, "ef21", value)?,
             "residual-decay" => {
                 self.correction.decay =
-                    Some(parsed(method, "residual_decay", value, NUMBER, units::single_share)?);
+                    Some(parsed(method, "residual_decay", value, SHARE, units::single_share)?);
             }
             "clip-local" => {
                 self.correction.clip = Some(parsed(method, "clip_local", value, NUMBER, units::number)?)
@@ -81,9 +82,7 @@ impl Method {
                 self.whole.at = value.split(',').map(step).collect::<Result<_, _>>()?;
             }
             "complete-sums" => self.complete = switch(method, "complete_sums", value)?,
-            "norm-share" => {
-                self.norm_share = Some(parsed(method, "norm_share", value, NUMBER, units::share)?)
-            }
+            "norm-share" => self.norm_share = Some(parsed(method, "norm_share", value, SHARE, units::share)?),
             _ => return Err(unknown(method, option, name, value)),
         }
         Ok(self)
