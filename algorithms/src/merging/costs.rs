@@ -19,7 +19,8 @@ pub struct GroupCost {
 
 impl GroupCost {
     /// Of an exchange that holds the links and then merges for so long, in seconds, and has this latency besides. While one group is
-    /// merged the links carry the next one, so groups follow each other as fast as the slower of the two allows.
+    /// merged the links carry the next one, so groups follow each other as fast as the slower of the two allows: exactly so if all groups are
+    /// alike, and nearly if not.
     pub fn pipelined(select: f64, links: f64, merge: f64, latency: f64) -> Self {
         Self { select, exchange: links.max(merge), latency: latency + links.min(merge) }
     }

@@ -17,15 +17,15 @@
 //! From the end, rounded down likewise, [`Bounds`] say what the rest of a step takes at the least. A grouping that is good says what
 //! the optimum takes at the most: at first one of those of other strategies; then the one to which a few points of each frontier lead, with its
 //! cuts moved one by one, or that which follows the bounds. All three together leave a narrowed range, in which the same is done again with more
-//! pairs. What is left out is larger than that grouping's time by more than rounding of numbers could explain, so that nothing is lost. It
-//! ends when nothing has to be rounded, and the frontiers are exact; or when no way takes less than that grouping does, also by what was
-//! rounded down: then it is the optimum, whatever the frontiers would be.
+//! pairs, until nothing has to be rounded. What is left out is larger than that grouping's time by more than rounding of numbers could
+//! explain, or an update of it comes no sooner than that grouping's last, so that nothing is lost. It ends when no way is left, or none takes
+//! less than that grouping does, also by what was rounded down: then it is the optimum, whatever the frontiers would be.
 //!
 //! L²/2 groups are tried from every point of a frontier. Where selection costs a + b·d and runs in the backward pass, the time
 //! that it has taken follows from the number of groups so far, so a frontier of i layers has at most i points, up to rounding,
-//! and the whole takes at most L³/2 steps. Beside the backward pass the time follows from the layers of the first group since
+//! and without latencies the whole takes at most L³/2 steps. Beside the backward pass the time follows from the layers of the first group since
 //! selection last waited, and the number of groups since: at most about L³/6 points; far fewer in practice. For other costs, such as
-//! γ ρ d log d, no such bound is known. From the end a pair's second time is the sum of all exchanges: where these cost α + β·d, it follows from
+//! γ ρ d log d, no such bound is known. From the end a pair's second time is the sum of all exchanges, if none has a latency: where these cost α + β·d, it follows from
 //! the number of groups, whatever selection costs, so that bounds need at most as many pairs as there are layers.
 
 use super::bounds::{Bounds, Table};
