@@ -24,13 +24,12 @@ const STEP: usize = 4;
 struct Simulated(Vec<(usize, GroupCost)>);
 
 impl Simulated {
-    /// The steps of gradients of several sizes, up to n entries. Which share of an exchange is latency is that of the closed form, and
-    /// nothing where that does not know the network.
+    /// The steps of gradients of several sizes, up to n entries. While a group waits for the latency of its rounds the next one is exchanged; what
+    /// processors and links do, they do for one group after the other.
     fn of(
         simulate: &Simulate,
         method: &Method,
         (network, machine): (&Network, &Machine),
-        predicted: Option<&Predicted<'_>>,
         n: usize,
     ) -> Result<Self, CommandError> {
         let workers = network.hosts.len() as u32;
@@ -46,8 +45,8 @@ impl Simulated {
             let replayed = calibration::median(&traces, machine, &network, false);
             let slowest = replayed.slowest();
             let alone = slowest.seconds - slowest.select;
-            let expected = predicted.map_or(Ok(GroupCost::default()), |predicted| predicted.of(size))?;
-            let latency = alone * expected.latency / expected.alone().max(f64::MIN_POSITIVE);
+            let rounds = traces.first().map_or(0, |trace| trace.rounds);
+            let latency = alone.min(rounds as f64 * simulate.latency.as_secs_f64());
             Ok((size, GroupCost { select: slowest.select, exchange: alone - latency, latency }))
         };
         Ok(Self(sizes.into_iter().rev().map(cost).collect::<Result<_, CommandError>>()?))
@@ -106,9 +105,9 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let (machine, network) = (super::machine(simulate.machine.as_deref())?, simulate.network(workers)?);
     let n = layers.entries();
     let (mut rows, refused) = simulate.each(|method| {
+        let costs = Simulated::of(simulate, &method, (&network, &machine), n)?;
         let model = simulate.model(&machine, &method, workers, n);
         let predicted = model.as_ref().map(|model| Predicted { model, method: &method, workers });
-        let costs = Simulated::of(simulate, &method, (&network, &machine), predicted.as_ref(), n)?;
         Ok(row(method.label(), &layers, &costs, predicted.as_ref())?)
     })?;
     rows.sort_by(|a, b| a.seconds_iteration.total_cmp(&b.seconds_iteration));
