@@ -149,9 +149,19 @@ fn said(bounds: &impl RangeBounds<u64>) -> String {
     }
 }
 
-/// Reads a number that has no unit, such as `0.1` or `1e-3`. Its range is for the caller to check.
+/// Reads a number: `0.1`, `1e-3`, `1%` or `1k`. Its range is for the caller to check.
 pub fn number<T: FromStr>(text: &str) -> Result<T, QuantityError> {
-    text.parse().map_err(|_| QuantityError::Number(text.into()))
+    let scaled = || scaled(text)?.to_string().parse().ok();
+    text.parse().ok().or_else(scaled).ok_or_else(|| QuantityError::Number(text.into()))
+}
+
+/// A number with a unit of [`COUNTS`] or a percent sign.
+fn scaled(text: &str) -> Option<f64> {
+    let digits = text.replace('_', "");
+    let units = COUNTS.iter().copied().chain([("%", 1e-2), ("", 1.0)]);
+    let (number, size) =
+        units.into_iter().find_map(|(name, size)| Some((digits.strip_suffix(name)?.trim_end(), size)))?;
+    Some(number.parse::<f64>().ok()? * size)
 }
 
 /// Reads a share: a number (`0.01`) or a percentage (`1%`). Its range is for the caller to check.
@@ -198,8 +208,9 @@ pub fn rate(text: &str) -> Result<Rate, QuantityError> {
 
 /// A decimal number and a unit, with or without a space between them.
 fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_')?;
-    let number: f64 = text[..end].replace('_', "").parse().ok()?;
+    let begins = text.starts_with(|c: char| c.is_ascii_digit() || c == '.');
+    let number = |end: &usize| text.get(..*end)?.replace('_', "").parse::<f64>().ok().filter(|_| begins);
+    let (end, number) = (1..=text.len()).rev().find_map(|end| Some((end, number(&end)?)))?;
     let unit = text[end..].trim_start();
     let &(_, size) = units.iter().find(|(name, _)| *name == unit)?;
     Some(number * size).filter(|product| product.is_finite())
@@ -318,7 +329,11 @@ mod tests {
     #[test]
     fn numbers() {
         assert_eq!((number("0.1"), number("1e-3"), number("-2")), (Ok(0.1_f32), Ok(1e-3_f64), Ok(-2.0_f32)));
-        for text in ["", "5%", "1k", "0,1"] {
+        assert_eq!(
+            (number("1%"), number("1k"), number("2.5M"), number("1_000")),
+            (Ok(0.01_f32), Ok(1e3_f64), Ok(2.5e6_f64), Ok(1e3_f32))
+        );
+        for text in ["", "%", "k", "1kk", "0,1"] {
             assert_eq!(number::<f32>(text), Err(QuantityError::Number(text.into())));
         }
         assert_eq!(single_share("90%"), Ok(0.9));
@@ -331,6 +346,7 @@ mod tests {
         assert_eq!(duration("1.5ms"), Ok(Duration::from_micros(1500)));
         assert_eq!(duration("0s"), Ok(Duration::ZERO));
         assert_eq!(duration("20ns"), Ok(Duration::from_nanos(20)));
+        assert_eq!(duration("1e-3 s"), Ok(Duration::from_millis(1)));
         for text in ["", "50", "us", "-1s", "infs", "nans", "1h", "1.2.3s", "50us50us"] {
             assert_eq!(duration(text), Err(QuantityError::Duration(text.into())));
         }
@@ -352,9 +368,16 @@ mod tests {
 
     #[test]
     fn rates() {
-        for text in
-            ["1gbit", "1Gbit/s", "1 gbit/s", "1000mbit", "0.001tbit", "1_000_000kbit", "1000000000bit"]
-        {
+        for text in [
+            "1gbit",
+            "1Gbit/s",
+            "1 gbit/s",
+            "1000mbit",
+            "1e3mbit",
+            "0.001tbit",
+            "1_000_000kbit",
+            "1000000000bit",
+        ] {
             assert_eq!(rate(text).map(Rate::bytes_per_second), Ok(125e6), "{text}");
         }
         for text in ["", "1", "gbit", "0gbit", "-1gbit", "1gbps", "1GB/s", "infgbit", "1gbit/h"] {

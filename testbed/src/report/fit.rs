@@ -11,7 +11,7 @@ use gleaner_statistics::Spread;
 const FEWEST: usize = 4;
 
 const SELECTION: &str = "Adding the gradient to the residual and choosing entries, on the slowest worker. Fitted by least squares of \
-     the relative errors: a straight line, and γ n ln n (OMGS-SGD, equation 10, its density within γ).";
+     the relative errors: a straight line, and γ n log2 n (OMGS-SGD, equation 10, its density within γ).";
 
 const EXCHANGE: &str = "Waiting for messages, on the slowest worker, against what the worker that receives most receives. Fitted by \
      least squares of the relative errors: α + β times the bytes (OMGS-SGD, equation 11).";
@@ -87,10 +87,10 @@ fn line(places: &[(f64, f64)]) -> Option<Fit> {
     Some(Fit { label, at: Box::new(move |x| line.fixed + line.per_entry * x) })
 }
 
-/// γ n ln n, likewise.
+/// γ n log2 n, likewise.
 fn growth(places: &[(f64, f64)]) -> Option<Fit> {
     let gamma = merging::fit_growth(places).filter(|_| places.len() >= FEWEST)?;
-    let label = format!("{} ns · n ln n", written(gamma * std::f64::consts::LOG2_E * 1e9, 3));
+    let label = format!("{} ns · n log2 n", written(gamma * 1e9, 3));
     Some(Fit { label, at: Box::new(move |n| gamma * merging::growth(n)) })
 }
 
@@ -108,10 +108,10 @@ mod tests {
             assert!(places.iter().all(|(x, y)| ((fit.at)(*x) / y - 1.0).abs() < 1e-9), "{}", fit.label);
         }
         assert_eq!(line(&SIZES.map(|x| (x, 2e-3 + 5e-9 * x))).unwrap().label, "2.00 ms + 5.00 ns · x");
-        let places = SIZES.map(|n| (n, 7e-11 * n * n.ln()));
+        let places = SIZES.map(|n| (n, 7e-11 * n * n.log2()));
         let fit = growth(&places).unwrap();
         assert!(places.iter().all(|(n, y)| ((fit.at)(*n) / y - 1.0).abs() < 1e-9));
-        assert_eq!(fit.label, "0.0700 ns · n ln n");
+        assert_eq!(fit.label, "0.0700 ns · n log2 n");
     }
 
     #[test]

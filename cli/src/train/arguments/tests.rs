@@ -34,8 +34,8 @@ fn the_learning_rate_drops_at_shares_of_the_run() {
 fn numbers_are_read_as_people_write_them_or_refused_in_a_sentence() {
     assert_eq!(settings(&["--momentum", "90%"]).unwrap().momentum, 0.9);
     for (option, text, words) in [
-        ("--lr", "5%", "'5%' is no number; expected one such as 0.1 or 1e-3"),
-        ("--clip", "1k", "'1k' is no number"),
+        ("--lr", "five", "'five' is no number; expected one such as 0.1 or 1e-3"),
+        ("--clip", "1kk", "'1kk' is no number"),
         ("--momentum", "most", "'most' is no share"),
     ] {
         let refusal = Command::try_parse_from(["train", option, text]).err().unwrap().to_string();
