@@ -85,7 +85,7 @@ pub struct Planner {
     model: Option<Model>,
     /// What steps are found to take beyond it.
     found: Found,
-    /// Whether the present groups were taken by what several groups had shown, or could have been, since times drifted last.
+    /// Whether there was a plan by what several groups had shown since times drifted last.
     is_shown: bool,
     cores: Cores,
     /// What exchanges take of the cores.

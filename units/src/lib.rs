@@ -158,9 +158,11 @@ pub fn number<T: FromStr>(text: &str) -> Result<T, QuantityError> {
 /// A number with a unit of [`COUNTS`] or a percent sign.
 fn scaled(text: &str) -> Option<f64> {
     let digits = text.replace('_', "");
-    let units = COUNTS.iter().copied().chain([("%", 1e-2), ("", 1.0)]);
-    let (number, size) =
-        units.into_iter().find_map(|(name, size)| Some((digits.strip_suffix(name)?.trim_end(), size)))?;
+    if digits.ends_with('%') {
+        return share(&digits).ok();
+    }
+    let unit = COUNTS.iter().find_map(|(name, size)| Some((digits.strip_suffix(name)?, *size)));
+    let (number, size) = unit.unwrap_or((&digits, 1.0));
     Some(number.parse::<f64>().ok()? * size)
 }
 
@@ -333,7 +335,9 @@ mod tests {
             (number("1%"), number("1k"), number("2.5M"), number("1_000")),
             (Ok(0.01_f32), Ok(1e3_f64), Ok(2.5e6_f64), Ok(1e3_f32))
         );
-        for text in ["", "%", "k", "1kk", "0,1"] {
+        // As a share to the last bit.
+        assert_eq!(number::<f64>("7%").ok(), share("7%").ok());
+        for text in ["", "%", "k", "1kk", "1 k", "0,1"] {
             assert_eq!(number::<f32>(text), Err(QuantityError::Number(text.into())));
         }
         assert_eq!(single_share("90%"), Ok(0.9));

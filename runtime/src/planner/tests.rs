@@ -276,6 +276,44 @@ fn what_exchanges_take_longer_is_told_apart_by_several_groups() {
     }
 }
 
+/// Selecting and merging take what was measured with one group, and a stall that was found is one more of each group.
+#[test]
+fn what_groups_work_is_as_was_measured() {
+    let (model, method) = (model(), Method::spardl().density(0.01));
+    let outlook = outlook(&model, &method);
+    let one = Grouping::new(vec![3], 3).unwrap();
+    let forecast = model.forecast(method.clone(), 3, 30_000).unwrap();
+    let twice = Measured { work: 2.0 * (forecast.select + forecast.merge), ..measured([0.01; 3], 0.1) };
+    let found = outlook.fit(&one, &twice).unwrap();
+    assert!((found.work - 2.0).abs() < 1e-9, "{found:?}");
+    assert_eq!(outlook.fit(&one, &measured([0.01; 3], 0.1)).unwrap().work, 1.0, "not measured");
+    let predicted = Predicted { model: &model, method: &method, workers: 3 };
+    let select = |found| {
+        let costs = Shared { predicted, cores: outlook.cores, work: outlook.work, found };
+        costs.of(10_000).unwrap().select
+    };
+    let stalled = select(Found { stall: 0.003, ..Found::NONE });
+    assert!((stalled - select(Found::NONE) - 0.003).abs() < 1e-12);
+}
+
+/// After the first steps with several groups there is one more plan, by what these took, and no third one as long as times do not drift.
+#[test]
+fn what_several_groups_show_is_planned_with_once() {
+    let mut planner = planner(3, "optimal");
+    planner.cores = Cores { place: Placement::InBackward, sharing: 2.0 };
+    let method = Method::ring();
+    assert!(matches!(planner.revise(&method, measured([0.03; 3], 0.02)), Ok(Some(Before::Nothing))));
+    assert_eq!(planner.grouping().to_string(), "2 + 1");
+    // The second group begins 20 ms late.
+    let steps = measured([0.03, 0.03, 0.05], planner.assumed.as_ref().unwrap().times.under_way);
+    planner.revise(&method, steps.clone()).unwrap();
+    let stall = planner.found.stall;
+    assert!(planner.is_shown && stall > 0.0, "{:?}", planner.found);
+    let groups = planner.grouping().clone();
+    planner.revise(&method, steps).unwrap();
+    assert_eq!((planner.found.stall, planner.grouping()), (stall, &groups));
+}
+
 /// Whatever groups are under way for, the model is made to say so, also where work of an exchange does not depend on the network; and that an
 /// iteration takes no less than was measured.
 #[test]
