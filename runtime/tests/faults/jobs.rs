@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use gleaner_transport::{Secret, Transport};
 
-use super::network::{Fault, Injection, Kind};
+use super::network::{Fault, Injection, Kind, Moment};
 use super::worker::{JOB, Part, Said};
 
 /// What a machine can run.
@@ -73,6 +73,8 @@ impl Job {
         let mut listener = Some(Stdio::from(OwnedFd::from(listener)));
         let secret = Secret::random().unwrap().to_hex();
         let children = (0..workers).map(|rank| {
+            let of_this = injection.filter(|(victim, _)| *victim == rank).map(|(_, injection)| injection);
+            let sends = injection.is_some_and(|(_, injection)| matches!(injection.moment, Moment::Send(_)));
             let part = Part {
                 rank,
                 workers,
@@ -82,7 +84,9 @@ impl Job {
                 method: method.to_owned(),
                 kind,
                 timeout,
-                injection: injection.filter(|(victim, _)| *victim == rank).map(|(_, injection)| injection),
+                injection: of_this,
+                // What a rank that leaves sends reaches others while they are there, and what it receives is sent by them.
+                leaves_late: sends != of_this.is_some(),
                 endless: injection.is_some(),
             };
             Command::new(std::env::current_exe().unwrap())
@@ -115,7 +119,7 @@ impl Job {
     }
 }
 
-/// How many messages of step 2 each rank sends and receives.
+/// How many messages of step 2 each rank sends and receives; not those of a rank that leaves.
 pub fn probe(transport: Transport, method: &str, workers: u32, kind: Kind) -> Vec<(u32, u32)> {
     let limit = Instant::now() + Duration::from_secs(60);
     let mut job = Job::start((transport, method, workers, kind), Duration::from_secs(30), None);

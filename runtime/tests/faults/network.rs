@@ -75,8 +75,7 @@ enum Hole {
 
 impl Watch {
     pub fn new(kind: Kind, injection: Option<Injection>) -> Arc<Self> {
-        let counted = if kind == Kind::Bye { 0 } else { 2 };
-        let step = injection.map_or(counted, |injection| injection.step);
+        let step = injection.map_or(2, |injection| injection.step);
         let (sent, received) = (AtomicU32::new(0), AtomicU32::new(0));
         Arc::new(Self { injection, kind, step, sent, received, hole: Mutex::default() })
     }

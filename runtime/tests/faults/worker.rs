@@ -31,6 +31,8 @@ pub struct Part {
     /// What happens to this worker. Without it, and without `endless`, the worker counts the messages of step 2.
     pub injection: Option<Injection>,
     pub endless: bool,
+    /// Whether others leave before this worker does, where leaving is what is counted.
+    pub leaves_late: bool,
 }
 
 /// What a worker says at its end, as a line of JSON.
@@ -191,6 +193,9 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     }
     drop(step);
     if part.kind == Kind::Bye {
+        if part.leaves_late {
+            std::thread::sleep(part.timeout / 10);
+        }
         drop(session);
     }
     let (sent, received) = watch.counted();
