@@ -81,6 +81,12 @@ impl Axis {
         axis
     }
 
+    /// A level axis of whole numbers between two values, each of which is written; of which the first may be the greater.
+    pub fn of_numbers(name: &str, from: f64, to: f64) -> Self {
+        let numbers = from.min(to).ceil() as i64..=from.max(to).floor() as i64;
+        Self { places: numbers.map(|number| number as f64).collect(), ..Self::level(name, from, to) }
+    }
+
     /// An axis of so many rows, the first at its end.
     pub(crate) fn of_rows(rows: usize) -> Self {
         let places = (0..rows).map(|row| row as f64 + 0.5).collect();
@@ -219,6 +225,12 @@ mod tests {
     fn places_that_were_measured_are_written_unless_they_touch() {
         let axis = Axis::around("workers", vec![8.0, 2.0, 4.0, 2.0, 4.1]);
         assert_eq!(axis.key_points(BoldPoints(5)), [2.0, 4.0, 8.0]);
+    }
+
+    #[test]
+    fn whole_numbers_are_written_from_either_end() {
+        let axis = Axis::of_numbers("rank", 2.5, -0.5);
+        assert_eq!((axis.key_points(BoldPoints(1)), axis.share(0.0)), (vec![0.0, 1.0, 2.0], 2.5 / 3.0));
     }
 
     #[test]

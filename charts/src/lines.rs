@@ -3,8 +3,10 @@
 use std::iter::once;
 
 use gleaner_statistics::Spread;
-use plotters::chart::ChartBuilder;
+use plotters::chart::{ChartBuilder, ChartContext};
+use plotters::coord::cartesian::Cartesian2d;
 use plotters::element::{DashedPathElement, ErrorBar, PathElement, Polygon};
+use plotters::prelude::SVGBackend;
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, TRANSPARENT};
 
@@ -48,27 +50,36 @@ impl Line {
     }
 }
 
+/// What is drawn over two axes.
+type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<Axis, Axis>>;
+
+/// Draws two axes, from left to right and from bottom to top, whose name stands above the panel.
+pub(crate) fn chart<'a>(area: &Area<'a>, x: &Axis, y: &Axis) -> Result<Chart<'a>, DrawError> {
+    write(area, &y.title(), (8, 14), HPos::Left)?;
+    let below = if x.title().is_empty() { 26 } else { 50 };
+    let mut chart = ChartBuilder::on(area)
+        .margin_top(30)
+        .margin_right(40)
+        .y_label_area_size(66)
+        .x_label_area_size(below)
+        .build_cartesian_2d(x.clone(), y.clone())?;
+    chart
+        .configure_mesh()
+        .x_labels(8)
+        .y_labels(6)
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GREY)
+        .axis_style(INK)
+        .label_style(font(HPos::Left))
+        .x_desc(x.title())
+        .draw()?;
+    Ok(chart)
+}
+
 impl Lines {
     /// Draws the panel.
     pub fn draw(&self, area: &Area<'_>) -> Result<(), DrawError> {
-        write(area, &self.y.title(), (8, 14), HPos::Left)?;
-        let below = if self.x.title().is_empty() { 26 } else { 50 };
-        let mut chart = ChartBuilder::on(area)
-            .margin_top(30)
-            .margin_right(40)
-            .y_label_area_size(66)
-            .x_label_area_size(below)
-            .build_cartesian_2d(self.x.clone(), self.y.clone())?;
-        chart
-            .configure_mesh()
-            .x_labels(8)
-            .y_labels(6)
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(GREY)
-            .axis_style(INK)
-            .label_style(font(HPos::Left))
-            .x_desc(self.x.title())
-            .draw()?;
+        let mut chart = chart(area, &self.x, &self.y)?;
         let (bottom, top) = self.y.ends();
         let upright = |at: &f64| PathElement::new(vec![(*at, bottom), (*at, top)], GREY.stroke_width(3));
         chart.draw_series(self.marked.iter().map(upright))?;

@@ -7,6 +7,7 @@ use plotters::prelude::{DrawingBackend, RGBColor};
 use plotters::style::{Color, ShapeStyle, WHITE};
 use plotters_backend::{BackendCoord, DrawingErrorKind};
 
+use crate::arrows::Shaft;
 use crate::page::{Area, DrawError, INK};
 
 /// Colours of lines, of different lightness. The style of the report's page names each of them once more, for dark screens.
@@ -74,7 +75,7 @@ impl Look {
     }
 }
 
-/// A marker at a point of a chart or of an area, or a bar between two corners.
+/// A marker at a point of a chart or of an area, a bar between two corners, or an arrow between two points.
 pub(crate) struct Element<C> {
     points: Vec<C>,
     shape: Shape,
@@ -84,6 +85,7 @@ enum Shape {
     Mark(Marker, RGBColor),
     /// It keeps so many pixels off the upper and the lower end.
     Bar(Fill, i32),
+    Arrow(Shaft),
 }
 
 impl<C> Element<C> {
@@ -93,6 +95,10 @@ impl<C> Element<C> {
 
     pub fn bar(corners: [C; 2], fill: Fill, inset: i32) -> Self {
         Self { points: corners.into(), shape: Shape::Bar(fill, inset) }
+    }
+
+    pub fn arrow(ends: [C; 2], shaft: Shaft) -> Self {
+        Self { points: ends.into(), shape: Shape::Arrow(shaft) }
     }
 }
 
@@ -118,6 +124,7 @@ impl<C, DB: DrawingBackend> Drawable<DB> for Element<C> {
             (Shape::Bar(fill, inset), &[(left, top), (right, bottom)]) => {
                 fill.draw(backend, (left, top + inset), (right.max(left + 1), bottom - inset))
             }
+            (Shape::Arrow(shaft), &[from, to]) => shaft.draw(backend, from, to),
             _ => Ok(()),
         }
     }

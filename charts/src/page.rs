@@ -6,12 +6,13 @@ use plotters::prelude::{DrawingArea, IntoDrawingArea, IntoFont, RGBColor, SVGBac
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{TextStyle, WHITE};
 
+use crate::arrows::{Head, Shaft};
 use crate::look::{Element, Fill, Look, Marker};
 
 /// Words and outlines.
-pub const INK: RGBColor = RGBColor(30, 30, 30);
+pub(crate) const INK: RGBColor = RGBColor(30, 30, 30);
 /// Lines that stand back.
-pub const GREY: RGBColor = RGBColor(214, 214, 214);
+pub(crate) const GREY: RGBColor = RGBColor(214, 214, 214);
 /// The size of words, as plotters counts; about 13 pixels in SVG.
 const TEXT: i32 = 16;
 
@@ -37,9 +38,6 @@ impl<E: std::error::Error + Send + Sync> From<plotters::drawing::DrawingAreaErro
     }
 }
 
-/// Draws something from a point on, so many pixels to the right.
-pub type Drawn = fn(&Area<'_>, (i32, i32), i32) -> Result<(), DrawError>;
-
 /// What a legend shows beside its words.
 #[derive(Clone, Copy)]
 pub enum Key {
@@ -49,8 +47,8 @@ pub enum Key {
     Fill(Fill),
     /// A marker.
     Mark(Marker),
-    /// Something of the picture's own, drawn from a point on, so many pixels to the right.
-    Own(Drawn),
+    /// An arrow.
+    Arrow(Head),
 }
 
 /// A picture with what stands above its panels.
@@ -126,7 +124,10 @@ impl Key {
             }
             Key::Fill(fill) => Ok(area.draw(&Element::bar([(x, y - 7), (x + SAMPLE, y + 7)], fill, 0))?),
             Key::Mark(marker) => Ok(area.draw(&Element::mark(middle, marker, INK))?),
-            Key::Own(draw) => draw(area, (x, y), SAMPLE),
+            Key::Arrow(head) => {
+                let shaft = Shaft { head, width: 2, is_pale: false };
+                Ok(area.draw(&Element::arrow([(x, y), (x + SAMPLE, y)], shaft))?)
+            }
         }
     }
 }
@@ -141,7 +142,7 @@ fn sized(size: i32, side: HPos) -> TextStyle<'static> {
 }
 
 /// Writes words beside a point.
-pub fn write(area: &Area<'_>, words: &str, at: (i32, i32), side: HPos) -> Result<(), DrawError> {
+pub(crate) fn write(area: &Area<'_>, words: &str, at: (i32, i32), side: HPos) -> Result<(), DrawError> {
     Ok(area.draw(&Text::new(words.to_owned(), at, font(side)))?)
 }
 

@@ -9,7 +9,7 @@ use rustix::process::Pid;
 
 pub use ending::end;
 
-/// A process that ran when it was looked for; what is asked of one that has ended by then is empty.
+/// A process that ran when it was looked for or named; what is asked of one that has ended by then is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Process(Pid);
 
@@ -26,6 +26,12 @@ pub fn with_environment<S: AsRef<[u8]>>(wanted: &[S]) -> impl Iterator<Item = Pr
         let environment = process.environment();
         wanted.iter().all(|entry| has(&environment, entry))
     })
+}
+
+impl From<Pid> for Process {
+    fn from(id: Pid) -> Self {
+        Self(id)
+    }
 }
 
 impl Process {

@@ -83,7 +83,8 @@ impl Model {
     ///
     /// # Errors
     /// A file that cannot be read, is no model, or is damaged.
-    pub fn read(path: &Path) -> Result<Self, RegressError> {
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, RegressError> {
+        let path = path.as_ref();
         let bytes = fs::read(path).map_err(|source| RegressError::Read { path: path.to_owned(), source })?;
         Self::of_bytes(&bytes).map_err(|found| RegressError::Model {
             path: path.to_owned(),

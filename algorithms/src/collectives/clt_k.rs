@@ -56,7 +56,7 @@ impl Collective for CltK {
 
     fn structure(&self, shape: &Shape, _: u64, turn: &Turn) -> Result<Structure, MethodError> {
         let leader = turn.leader % shape.workers;
-        Ok(Structure::of(Partition::even(shape.n, shape.workers as usize), shape.k, 0)?.turned(leader))
+        Ok(Structure::of(Partition::even(shape.n, shape.workers as usize), shape.k, 0)?.with_turn(leader))
     }
 
     /// Where rank 0 leads.

@@ -334,7 +334,7 @@ impl Structure {
 
     /// The same where this rank does what rank 0 does in the steps.
     #[must_use]
-    pub fn turned(self, turn: u32) -> Self {
+    pub fn with_turn(self, turn: u32) -> Self {
         Self { turn: Some(turn), ..self }
     }
 }

@@ -111,12 +111,12 @@ impl Programs {
         let Some(turn) = structure.turn else {
             return Ok(self.programs(&*shared(method, shape, structure)?, epoch));
         };
-        let first = structure.clone().turned(0);
+        let first = structure.clone().with_turn(0);
         let proof = match self.turning.take() {
             Some((known, of, proof)) if known == *shape && of == first => proof,
             _ => check(method.schedules_of(shape, &first))?,
         };
-        let proof = proof.turned(turn)?;
+        let proof = proof.rotated(turn)?;
         let programs = self.programs(&proof, epoch);
         self.turning = Some((shape.clone(), first, proof));
         Ok(programs)

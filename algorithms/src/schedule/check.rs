@@ -87,8 +87,8 @@ fn run(
 ) -> Result<(Symbols, Vec<Store<Value>>), CheckError> {
     let first = schedules[0].clone();
     let (blocks, lanes) = (first.partition.blocks(), first.lanes);
-    let turns = if rotates { first.workers } else { 1 };
-    let mut symbols = Symbols::new(schedules.clone(), Expressions::new(turns, blocks));
+    let rotations = if rotates { first.workers } else { 1 };
+    let mut symbols = Symbols::new(schedules.clone(), Expressions::new(rotations, blocks));
     let mut machines = Vec::with_capacity(schedules.len());
     for schedule in &schedules {
         let mut held = Store::new(blocks, lanes);
@@ -226,23 +226,22 @@ mod tests {
         }
     }
 
-    /// A proof that is rotated is the proof of the rotated schedules.
     #[test]
-    fn a_turn_proves_the_same() {
-        let mut turned = 0;
+    fn a_rotated_proof_is_that_of_the_rotated_schedules() {
+        let mut rotated = 0;
         for (method, workers) in Method::all().flat_map(|m| (1..=9).map(move |p| (m.clone(), p))) {
             for (k, n) in [(7, 40), (40, 40), (5, 12)] {
                 let schedules = method.clone().k(k.min(n)).schedules(workers, n).unwrap();
                 for by in 0..workers {
                     let of = |rank| schedules[((rank + workers - by) % workers) as usize].rotated(by);
-                    let proof = check(schedules.clone()).unwrap().turned(by).unwrap();
-                    turned += u32::from(!proof.rotates());
-                    let what = format!("{method}, P {workers}, n {n}, turned by {by}");
+                    let proof = check(schedules.clone()).unwrap().rotated(by).unwrap();
+                    rotated += u32::from(!proof.rotates());
+                    let what = format!("{method}, P {workers}, n {n}, rotated by {by}");
                     assert_same(&proof, &one_by_one((0..workers).map(of).collect()), &what);
                 }
             }
         }
-        assert!(turned > 300, "{turned} proofs of all ranks were turned");
+        assert!(rotated > 300, "{rotated} proofs of all ranks were rotated");
     }
 
     /// What is alike in many blocks, or on many ranks, is one expression: there are no P² of them for P workers.
@@ -256,7 +255,7 @@ mod tests {
 
     /// Lanes that are relative to blocks, of which there are not as many.
     #[test]
-    fn lanes_that_do_not_come_round_are_not_turned() {
+    fn lanes_that_do_not_come_round_are_not_rotated() {
         let keep = |rank| Schedule {
             rank: Rank(rank),
             workers: 1,
@@ -266,7 +265,7 @@ mod tests {
             steps: vec![Step::Sum { slots: Slots::range(0, 3).in_relative_lanes(0, 1, 2) }],
         };
         let proof = check([keep(0)]).unwrap();
-        assert_eq!(proof.turned(1).unwrap_err(), CheckError::Turned { by: 1 });
+        assert_eq!(proof.rotated(1).unwrap_err(), CheckError::Rotation { by: 1 });
     }
 
     /// What rank 0 proves in place of all is what all of them prove.

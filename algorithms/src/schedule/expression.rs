@@ -73,7 +73,7 @@ pub(super) struct Kept {
 
 pub(super) struct Expressions {
     /// Rotations are modulo this.
-    turns: u32,
+    rotations: u32,
     /// Blocks move modulo this.
     blocks: u32,
     nodes: Vec<Stored>,
@@ -90,8 +90,8 @@ struct Stored {
 
 impl Expressions {
     /// Up to rotation among this many ranks, 1 for none, in this many blocks.
-    pub(super) fn new(turns: u32, blocks: usize) -> Self {
-        Self { turns, blocks: blocks as u32, nodes: Vec::new(), terms: HashMap::new() }
+    pub(super) fn new(rotations: u32, blocks: usize) -> Self {
+        Self { rotations, blocks: blocks as u32, nodes: Vec::new(), terms: HashMap::new() }
     }
 
     pub(super) fn add(&mut self, a: Term, b: Term) -> Term {
@@ -153,7 +153,7 @@ impl Expressions {
 
     /// What a term is.
     pub(super) fn node(&self, term: Term) -> Node {
-        self.turned(&self.nodes[term.node as usize].node, term.by)
+        self.node_rotated(&self.nodes[term.node as usize].node, term.by)
     }
 
     /// How many selections lie one behind the other in an expression, at most.
@@ -162,11 +162,11 @@ impl Expressions {
     }
 
     /// A node rotated.
-    fn turned(&self, node: &Node, by: u32) -> Node {
+    fn node_rotated(&self, node: &Node, by: u32) -> Node {
         if by == 0 {
             return node.clone();
         }
-        let rank = |rank: Rank| Rank((rank.0 + by) % self.turns);
+        let rank = |rank: Rank| Rank((rank.0 + by) % self.rotations);
         let term = |term: Term| self.rotated(term, by);
         let kept = |kept: &Kept| Kept {
             of: term(kept.of),
@@ -205,15 +205,15 @@ impl Expressions {
     /// The one of a node's rotations that is stored, and the rotation from there to the node.
     fn normal(&self, node: Node) -> (Node, u32) {
         let back = match &node {
-            _ if self.turns == 1 => return (node, 0),
+            _ if self.rotations == 1 => return (node, 0),
             Node::Leaf(rank) | Node::Own(rank) | Node::Noted(rank, _) => vec![rank.0],
             Node::Sampled(_) => return (node, 0),
             Node::Piece { of, .. } | Node::Seen(of) => vec![of.by],
             Node::Joint(first, terms) if terms.len() < self.blocks as usize => vec![first.0],
-            Node::Set(_) | Node::Joint(..) if self.turned(&node, 1) == node => return (node, 0),
+            Node::Set(_) | Node::Joint(..) if self.node_rotated(&node, 1) == node => return (node, 0),
             _ => self.candidates(&node),
         };
-        let of = |by: u32| (self.turned(&node, (self.turns - by) % self.turns), by);
+        let of = |by: u32| (self.node_rotated(&node, (self.rotations - by) % self.rotations), by);
         let least = |least: (Node, u32), next: (Node, u32)| {
             if children(&next.0) < children(&least.0) { next } else { least }
         };
@@ -230,7 +230,7 @@ impl Expressions {
         // Where no term changes, those of several blocks may still change places.
         let alone = !matches!(node, Node::Joint(..))
             && terms.iter().all(|&term| longest.is_multiple_of(self.period(term)));
-        let again = if alone { 1 } else { self.turns / longest };
+        let again = if alone { 1 } else { self.rotations / longest };
         let of = |term: &Term| {
             let by = term.by;
             (0..again).map(move |i| by + i * longest)
@@ -243,8 +243,10 @@ impl Expressions {
 
     /// The smallest rotation of a node that changes nothing: a divisor of all.
     fn period_of(&self, node: &Node) -> u32 {
-        let same = |by: &u32| self.turns.is_multiple_of(*by) && self.turned(node, *by % self.turns) == *node;
-        (1..=self.turns).find(same).unwrap_or(self.turns)
+        let same = |by: &u32| {
+            self.rotations.is_multiple_of(*by) && self.node_rotated(node, *by % self.rotations) == *node
+        };
+        (1..=self.rotations).find(same).unwrap_or(self.rotations)
     }
 
     fn depth_of(&self, node: &Node) -> u32 {

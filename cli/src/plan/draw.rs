@@ -1,29 +1,21 @@
 //! A schedule as a picture: ranks as rows, rounds as columns, an arrow for every message.
 
+use std::cmp::Reverse;
+
 use gleaner_algorithms::Rank;
-use gleaner_algorithms::schedule::{Cost, Facts, How, Program};
-use gleaner_charts::{Area, DrawError, GREY, INK, Key, Page, write};
+use gleaner_algorithms::schedule::{Cost, How, Program};
+use gleaner_charts::{Arrow, Arrows, Axis, DrawError, Head, Key, Marker, Page, Shaft};
 use gleaner_units::grouped;
-use plotters::element::{PathElement, Polygon};
-use plotters::prelude::RGBColor;
-use plotters::style::text_anchor::HPos;
-use plotters::style::{Color, ShapeStyle, WHITE};
 
 pub const MOST_RANKS: u32 = 64;
-
-/// Dark against light, so that the two kinds of arrows differ without colours as well.
-const ADDED: RGBColor = RGBColor(22, 56, 92);
-const PLACED: RGBColor = RGBColor(222, 129, 42);
 
 /// Above so many ranks, only the messages that one rank sends are drawn in full strength.
 const MANY: usize = 16;
 
-/// Where the rows begin, and what lies around them, in pixels.
-const LEFT: i32 = 76;
-const TOP: i32 = 46;
-const RIGHT: i32 = 40;
-const BELOW: i32 = 40;
+/// What lies beside the places of ranks and rounds, in pixels.
+const BESIDE: (i32, i32) = (106, 80);
 
+/// A message.
 struct Flight {
     from: Rank,
     to: Rank,
@@ -42,196 +34,82 @@ pub fn svg(
     cost: &Cost,
     front: Rank,
 ) -> Result<String, DrawError> {
-    let picture = Picture::new(programs, cost, front);
-    let page = Page {
-        width: (LEFT + picture.rounds * picture.column + RIGHT).max(640),
-        heading,
-        notes: [subtitle].into_iter().chain(picture.notes()).collect(),
-        legend: picture.legend(),
+    let mut flights: Vec<Flight> = programs.iter().flat_map(flights).collect();
+    let is_many = programs.len() > MANY;
+    let is_pale = |flight: &Flight| is_many && flight.from != front;
+    // Dark ones over pale ones, and thin ones over thick ones.
+    flights.sort_by_key(|flight| Reverse((is_pale(flight), flight.words)));
+    let words = || flights.iter().map(|flight| flight.words);
+    let (fewest, most) = (words().min().unwrap_or(0), words().max().unwrap_or(0));
+    let thickest = match programs.len() {
+        ..=8 => 6.0,
+        9..=MANY => 4.0,
+        _ => 3.0,
     };
-    page.svg(picture.bottom() + BELOW, |area| {
-        picture.axes(area)?;
-        picture.arrows(area)?;
-        picture.marks(area)
+    let width = |words: u64| match fewest == most {
+        true => 2,
+        false => 1 + (words as f64 / most as f64 * (thickest - 1.0)).round() as u32,
+    };
+    let place = |rank: Rank, rounds: u64| (rounds as f64, f64::from(rank.0));
+    let arrow = |flight: &Flight| {
+        let is_pale = is_pale(flight);
+        let width = if is_pale { 1 } else { width(flight.words) };
+        let (from, to) = (place(flight.from, flight.round - 1), place(flight.to, flight.round));
+        Arrow { from, to, shaft: Shaft { head: head(flight.how), width, is_pale } }
+    };
+    let selections = |program: &Program| -> Vec<_> {
+        let selects = program.facts().iter().filter(|facts| facts.selects());
+        selects.map(|facts| (Marker::Diamond, place(program.schedule().rank, facts.began - 1))).collect()
+    };
+    let (rounds, ranks) = (cost.rounds.max(1) as i32, programs.len() as i32);
+    let arrows = Arrows {
+        x: Axis::of_numbers("after round", 0.0, f64::from(rounds)),
+        y: Axis::of_numbers("rank", f64::from(ranks) - 0.5, -0.5),
+        arrows: flights.iter().map(arrow).collect(),
+        marks: programs.iter().flat_map(selections).collect(),
+    };
+
+    let of_words = match fewest == most {
+        true => format!("{} words a message", grouped(most)),
+        false => format!("{} (thin) to {} (thick) words a message", grouped(fewest), grouped(most)),
+    };
+    let pale = format!("dark: what {front} sends; pale: what the others send");
+    let notes = [(true, subtitle), (!flights.is_empty(), of_words), (is_many, pale)];
+    let has = |how: How| flights.iter().any(|flight| flight.how == how);
+    let keys = [
+        (has(How::Add), (Key::Arrow(Head::Full), "a message, added to what the receiver holds")),
+        (has(How::Place), (Key::Arrow(Head::Hollow), "a message, placed where the receiver holds nothing")),
+        (!arrows.marks.is_empty(), (Key::Mark(Marker::Diamond), "keeps the largest entries of some blocks")),
+    ];
+    let page = Page {
+        width: (BESIDE.0 + rounds * (1400 / rounds).clamp(36, 150)).max(640),
+        heading,
+        notes: shown(notes).collect(),
+        legend: shown(keys).map(|(key, words)| (key, words.to_owned())).collect(),
+    };
+    page.svg(BESIDE.1 + ranks * (800 / ranks).clamp(15, 56), |area| arrows.draw(area))
+}
+
+/// What a rank receives.
+fn flights(program: &Program) -> impl Iterator<Item = Flight> {
+    let to = program.schedule().rank;
+    program.receipts().map(move |(receive, receipt)| Flight {
+        from: receive.from,
+        to,
+        how: receive.how,
+        round: receipt.round,
+        words: receipt.words,
     })
 }
 
-struct Picture<'a> {
-    programs: &'a [Program],
-    flights: Vec<Flight>,
-    rounds: i32,
-    /// Whose messages are drawn in full strength when there are many.
-    front: Rank,
-    /// Distances between rounds and between ranks.
-    column: i32,
-    row: i32,
-    /// The width of the thickest arrow, in pixels.
-    thickest: u32,
-    /// The fewest and the most words of a message.
-    words: (u64, u64),
-}
-
-impl<'a> Picture<'a> {
-    fn new(programs: &'a [Program], cost: &Cost, front: Rank) -> Self {
-        let rounds = cost.rounds as i32;
-        let flights = |program: &'a Program| {
-            let to = program.schedule().rank;
-            program.receipts().map(move |(receive, receipt)| Flight {
-                from: receive.from,
-                to,
-                how: receive.how,
-                round: receipt.round,
-                words: receipt.words,
-            })
-        };
-        let flights: Vec<Flight> = programs.iter().flat_map(flights).collect();
-        let words = || flights.iter().map(|f| f.words);
-        Self {
-            programs,
-            rounds,
-            front,
-            column: (1400 / rounds.max(1)).clamp(36, 150),
-            row: (800 / programs.len() as i32).clamp(15, 56),
-            thickest: match programs.len() {
-                ..=8 => 6,
-                9..=MANY => 4,
-                _ => 3,
-            },
-            words: (words().min().unwrap_or(0), words().max().unwrap_or(0)),
-            flights,
-        }
-    }
-
-    fn bottom(&self) -> i32 {
-        TOP + (self.programs.len() as i32 - 1) * self.row
-    }
-
-    /// Where a worker stands after so many rounds.
-    fn point(&self, rank: usize, rounds: u64) -> (i32, i32) {
-        (LEFT + rounds as i32 * self.column, TOP + rank as i32 * self.row)
-    }
-
-    fn axes(&self, area: &Area<'_>) -> Result<(), DrawError> {
-        let (right, bottom) = (LEFT + self.rounds * self.column, self.bottom());
-        for rank in 0..self.programs.len() {
-            let (x, y) = self.point(rank, 0);
-            area.draw(&PathElement::new(vec![(x, y), (right, y)], GREY.stroke_width(1)))?;
-            write(area, &rank.to_string(), (x - 14, y), HPos::Right)?;
-        }
-        write(area, "rank", (LEFT - 14, TOP - 24), HPos::Right)?;
-        for round in 0..=self.rounds {
-            let x = LEFT + round * self.column;
-            area.draw(&PathElement::new(vec![(x, TOP - 8), (x, bottom + 8)], GREY.stroke_width(1)))?;
-            if round > 0 {
-                let at = (x - self.column / 2, bottom + 22);
-                write(area, &round.to_string(), at, HPos::Center)?;
-            }
-        }
-        write(area, "round", (LEFT - 14, bottom + 22), HPos::Right)
-    }
-
-    fn arrows(&self, area: &Area<'_>) -> Result<(), DrawError> {
-        let mut flights: Vec<&Flight> = self.flights.iter().collect();
-        flights.sort_by_key(|f| (self.is_pale(f), f.words));
-        for flight in flights.into_iter().rev() {
-            let from = self.point(flight.from.index(), flight.round - 1);
-            let to = self.point(flight.to.index(), flight.round);
-            let line = if self.is_pale(flight) { (1, PALE) } else { (self.thickness(flight.words), 1.0) };
-            arrow(area, (from, to), line, flight.how)?;
-        }
-        Ok(())
-    }
-
-    /// Among many ranks all but one stand back.
-    fn is_pale(&self, flight: &Flight) -> bool {
-        self.programs.len() > MANY && flight.from != self.front
-    }
-
-    fn thickness(&self, words: u64) -> u32 {
-        let (fewest, most) = self.words;
-        if fewest == most {
-            return 2;
-        }
-        1 + (words as f64 / most as f64 * f64::from(self.thickest - 1)).round() as u32
-    }
-
-    fn marks(&self, area: &Area<'_>) -> Result<(), DrawError> {
-        for (rank, program) in self.programs.iter().enumerate() {
-            for facts in program.facts().iter().filter(|facts| facts.selects()) {
-                diamond(area, self.point(rank, facts.began - 1))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn selects(&self) -> bool {
-        self.programs.iter().flat_map(Program::facts).any(Facts::selects)
-    }
-
-    fn legend(&self) -> Vec<(Key, String)> {
-        let has = |how: How| self.flights.iter().any(|flight| flight.how == how);
-        let added = Key::Own(|area, (x, y), wide| arrow(area, ((x, y), (x + wide, y)), (2, 1.0), How::Add));
-        let placed =
-            Key::Own(|area, (x, y), wide| arrow(area, ((x, y), (x + wide, y)), (2, 1.0), How::Place));
-        let chosen = Key::Own(|area, (x, y), wide| diamond(area, (x + wide / 2, y)));
-        let entries = [
-            (has(How::Add), added, "a message, added to what the receiver holds"),
-            (has(How::Place), placed, "a message, placed where the receiver holds nothing"),
-            (self.selects(), chosen, "keeps the largest entries of some blocks"),
-        ];
-        let here = entries.into_iter().filter(|(is_here, ..)| *is_here);
-        here.map(|(_, key, words)| (key, words.to_owned())).collect()
-    }
-
-    /// What the legend cannot show.
-    fn notes(&self) -> Vec<String> {
-        let pale = format!("dark: what {} sends; pale: what the others send", self.front);
-        let (fewest, most) = self.words;
-        let words = match fewest == most {
-            true => format!("{} words a message", grouped(most)),
-            false => format!("{} (thin) to {} (thick) words a message", grouped(fewest), grouped(most)),
-        };
-        let all = [(!self.flights.is_empty(), words), (self.programs.len() > MANY, pale)];
-        all.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words).collect()
+fn head(how: How) -> Head {
+    match how {
+        How::Add => Head::Full,
+        How::Place => Head::Hollow,
     }
 }
 
-/// How strong the arrows are that stand back.
-const PALE: f64 = 0.3;
-
-/// A line with a head: full where the message is added, hollow where it is placed.
-fn arrow(
-    area: &Area<'_>,
-    (from, to): ((i32, i32), (i32, i32)),
-    (width, strength): (u32, f64),
-    how: How,
-) -> Result<(), DrawError> {
-    let colour = if how == How::Add { ADDED } else { PLACED }.mix(strength);
-    let (x, y) = (f64::from(to.0 - from.0), f64::from(to.1 - from.1));
-    let length = x.hypot(y).max(1.0);
-    let (x, y) = (x / length, y / length);
-    let head = 7.0 + f64::from(width);
-    let half = 2.5 + f64::from(width) * 0.6;
-    let at = |along: f64, across: f64| {
-        let point = (f64::from(to.0) - along * x - across * y, f64::from(to.1) - along * y + across * x);
-        (point.0.round() as i32, point.1.round() as i32)
-    };
-    area.draw(&PathElement::new(
-        vec![at(length - 3.0, 0.0), at(2.0 + head, 0.0)],
-        colour.stroke_width(width),
-    ))?;
-    let mut triangle = vec![at(2.0, 0.0), at(2.0 + head, half), at(2.0 + head, -half)];
-    if how == How::Add {
-        area.draw(&Polygon::new(triangle, colour.filled()))?;
-    } else {
-        triangle.push(triangle[0]);
-        area.draw(&PathElement::new(triangle, colour.stroke_width(1)))?;
-    }
-    Ok(())
-}
-
-fn diamond(area: &Area<'_>, (x, y): (i32, i32)) -> Result<(), DrawError> {
-    let corners = |size: i32| vec![(x - size, y), (x, y - size), (x + size, y), (x, y + size)];
-    area.draw(&Polygon::new(corners(6), WHITE.filled()))?;
-    Ok(area.draw(&Polygon::new(corners(5), ShapeStyle::from(&INK).filled()))?)
+/// Those of which it is said that they are there.
+fn shown<T>(all: impl IntoIterator<Item = (bool, T)>) -> impl Iterator<Item = T> {
+    all.into_iter().filter_map(|(is_there, one)| is_there.then_some(one))
 }

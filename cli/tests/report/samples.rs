@@ -3,20 +3,20 @@
 use std::fs;
 use std::path::Path;
 
+use gleaner_statistics::random::Generator;
 use serde_json::{Value, json};
 
 /// Numbers that look like noise, the same every time.
-pub struct Noise(u64);
+pub struct Noise(Generator);
 
 impl Noise {
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(Generator::seeded(seed))
     }
 
     /// Between 1 − by and 1 + by.
     fn factor(&mut self, by: f64) -> f64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        1.0 + by * ((self.0 >> 11) as f64 / (1u64 << 52) as f64 - 1.0)
+        1.0 + by * f64::from(self.0.symmetric())
     }
 }
 

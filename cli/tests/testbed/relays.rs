@@ -10,6 +10,7 @@ use std::sync::PoisonError;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use gleaner_statistics::median;
 use serde_json::Value;
 
 use crate::transfers::{MEASURING, is_near, measured_once};
@@ -100,8 +101,7 @@ fn trips() -> f64 {
         }
     }
     let _ = socket.send(&[0]);
-    trips.sort_by(f64::total_cmp);
-    trips[trips.len() / 2]
+    median(trips)
 }
 
 fn echo() {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use gleaner_statistics::median;
 use gleaner_transport::conformance::{self, exchange};
 use gleaner_transport::{Link, MAX_PAYLOAD, Message, Network, Peer, Tag};
 use tokio::task::spawn_blocking;
@@ -60,15 +61,14 @@ fn speeds_beside_perftest() {
     }
     let medians: BTreeMap<_, f64> = found
         .into_iter()
-        .map(|(key, mut values)| {
+        .map(|(key, values)| {
             assert_eq!(values.len(), TURNS, "{key:?}");
-            values.sort_by(f64::total_cmp);
-            (key, values[TURNS / 2])
+            (key, median(values))
         })
         .collect();
-    for ((what, who), median) in &medians {
+    for ((what, who), value) in &medians {
         let (unit, of) = (if *what == "latency" { "us" } else { "MiB/s" }, medians[&(*what, "perftest")]);
-        println!("{who}: {what} {median:.1} {unit}, {:.2} of perftest's", median / of);
+        println!("{who}: {what} {value:.1} {unit}, {:.2} of perftest's", value / of);
     }
     assert!(outputs[0].status.success() && !medians.is_empty(), "{out}\n{}", said(&outputs[0]));
 }
@@ -123,9 +123,8 @@ fn long(link: &mut dyn Link, is_lent: bool) -> Message {
 }
 
 /// The median of half a round trip in µs.
-fn half(mut trips: Vec<f64>) -> f64 {
-    trips.sort_by(f64::total_cmp);
-    trips[trips.len() / 2] / 2.0
+fn half(trips: Vec<f64>) -> f64 {
+    median(trips) / 2.0
 }
 
 /// Polls until there is something, as perftest does.

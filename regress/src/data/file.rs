@@ -48,10 +48,10 @@ const LONGEST: usize = if cfg!(test) { 1 << 12 } else { 1 << 28 };
 ///
 /// # Errors
 /// A file that cannot be read, or a line that is no sample or has an index above `most`.
-pub fn read(path: &Path, part: Part, most: u32) -> Result<(Samples, u32, Sharding), RegressError> {
+pub fn read(path: impl AsRef<Path>, part: Part, most: u32) -> Result<(Samples, u32, Sharding), RegressError> {
     let mut samples = Samples::default();
     let mut highest = 0;
-    let sharding = each_line(path, part, |line| {
+    let sharding = each_line(path.as_ref(), part, |line| {
         highest = line::parse(line, most, &mut samples)?.max(highest);
         Ok(())
     })?;
@@ -63,13 +63,13 @@ pub fn read(path: &Path, part: Part, most: u32) -> Result<(Samples, u32, Shardin
 /// # Errors
 /// As [`read`].
 pub fn each_sample(
-    path: &Path,
+    path: impl AsRef<Path>,
     part: Part,
     most: u32,
     mut visit: impl FnMut(super::Row<'_>),
 ) -> Result<Sharding, RegressError> {
     let mut one = Samples::default();
-    each_line(path, part, |line| {
+    each_line(path.as_ref(), part, |line| {
         one.clear();
         line::parse(line, most, &mut one)?;
         visit(one.row(0));
@@ -371,7 +371,7 @@ mod tests {
                 assert!(error.contains("could not be read"), "{length}: {error}");
             }
         }
-        let none = read(Path::new("/none/of/this"), Part::WHOLE, u32::MAX).unwrap_err().to_string();
+        let none = read("/none/of/this", Part::WHOLE, u32::MAX).unwrap_err().to_string();
         assert!(none.contains("/none/of/this: could not be read"), "{none}");
     }
 }

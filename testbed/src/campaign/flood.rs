@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use gleaner_processes::Process;
 use rustix::process::Pid;
 
 use super::forgery::Forged;
@@ -36,7 +37,7 @@ pub fn flood(from: &str, to: Ipv4Addr, process: Pid, over: &AtomicBool) -> Forge
 
 /// The listening ports in a process's network.
 fn listening(process: Pid) -> Vec<u16> {
-    let table = fs::read_to_string(format!("/proc/{}/net/tcp", process.as_raw_nonzero())).unwrap_or_default();
+    let table = fs::read_to_string(Process::from(process).file("net/tcp")).unwrap_or_default();
     let port = |line: &str| {
         // number local remote state
         let mut words = line.split_whitespace().skip(1);

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use gleaner_processes::Process;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ongoing::Ongoing;
@@ -119,7 +120,7 @@ fn controller() -> Option<(PathBuf, bool)> {
 
 /// The group that a worker is in, below the mount.
 fn of(worker: Pid, old: bool) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{}/cgroup", worker.as_raw_nonzero())).ok()?;
+    let text = fs::read_to_string(Process::from(worker).file("cgroup")).ok()?;
     // number:controllers:path, with no controllers in the new form.
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -149,7 +150,8 @@ mod tests {
         }
 
         fn stat(&self) -> Vec<String> {
-            let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
+            let process = Process::from(Pid::from_child(&self.0));
+            let stat = fs::read_to_string(process.file("stat")).unwrap();
             stat.rsplit(')').next().unwrap().split_whitespace().map(str::to_owned).collect()
         }
 

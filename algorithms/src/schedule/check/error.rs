@@ -35,7 +35,7 @@ pub enum CheckError {
     #[error(
         "the schedules cannot be rotated by {by}: their lanes do not come round with the blocks; use no relative lanes, or a number of blocks that is a multiple of that of the lanes"
     )]
-    Turned {
+    Rotation {
         /// By how many ranks.
         by: u32,
     },

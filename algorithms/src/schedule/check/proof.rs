@@ -29,8 +29,8 @@ pub struct Proof {
     holders: HashMap<Term, Vec<(Rank, Slots, Term)>>,
     whole: Vec<bool>,
     keeps_all: bool,
-    /// By how much all ranks do what was proved rotated, if not each does the same.
-    turn: u32,
+    /// By how many ranks what was proved is rotated, where each rank has a schedule of its own.
+    rotation: u32,
 }
 
 impl fmt::Debug for Proof {
@@ -54,8 +54,18 @@ impl Proof {
             }
         }
         let cost = Cost::default();
-        let mut proof =
-            Self { cost, goal, schedules, records, expressions, rules, holders, whole, keeps_all, turn: 0 };
+        let mut proof = Self {
+            cost,
+            goal,
+            schedules,
+            records,
+            expressions,
+            rules,
+            holders,
+            whole,
+            keeps_all,
+            rotation: 0,
+        };
         proof.cost = proof.count();
         proof
     }
@@ -64,14 +74,14 @@ impl Proof {
     ///
     /// # Errors
     /// Schedules whose lanes do not come round with the blocks.
-    pub(crate) fn turned(self, by: u32) -> Result<Self, CheckError> {
+    pub(crate) fn rotated(self, by: u32) -> Result<Self, CheckError> {
         if !self.goal.rotates() || !self.schedules.iter().all(|schedule| schedule.lanes_come_round()) {
-            return Err(CheckError::Turned { by });
+            return Err(CheckError::Rotation { by });
         }
         if self.rotates() {
             return Ok(self);
         }
-        let mut proof = Self { turn: by % self.workers(), ..self };
+        let mut proof = Self { rotation: by % self.workers(), ..self };
         proof.cost = proof.count();
         Ok(proof)
     }
@@ -120,7 +130,7 @@ impl Proof {
 
     /// Whose schedule and record are those of a rank, and rotated by how much.
     fn of_rank(&self, rank: Rank) -> (usize, u32) {
-        let by = if self.rotates() { rank.0 } else { self.turn };
+        let by = if self.rotates() { rank.0 } else { self.rotation };
         (((rank.0 + self.workers() - by) % self.workers()) as usize, by)
     }
 
@@ -166,12 +176,14 @@ impl Proof {
     /// The holders of what a worker, or rank 0 in its place, has kept of a block.
     fn holders(&self, term: Term, block: Block, rank: Rank) -> Holders {
         let (workers, blocks) = (self.workers(), self.whole.len() as u32);
-        let (turns, turn) = if self.rotates() { (workers, rank.0) } else { (1, 0) };
-        let term = self.expressions.rotated(term, turn);
+        let (rotations, rotation) = if self.rotates() { (workers, rank.0) } else { (1, 0) };
+        let term = self.expressions.rotated(term, rotation);
         let (mut count, mut first) = (0, u32::MAX);
         for &(other, of_blocks, of) in &self.holders[&term.unrotated()] {
             let Some(by) = self.expressions.rotation(of, term) else { continue };
-            for by in (by..turns).step_by(self.expressions.period(term) as usize).map(|by| by + self.turn) {
+            for by in
+                (by..rotations).step_by(self.expressions.period(term) as usize).map(|by| by + self.rotation)
+            {
                 let behind = block.0 + blocks - (of_blocks.first.0 + by) % blocks;
                 if behind % blocks < of_blocks.count {
                     count += 1;
@@ -228,17 +240,17 @@ impl Proof {
         // The largest receive of each round, in words.
         let mut rounds: Vec<u64> = Vec::new();
         // Where rank 0 stands in place of all, what it receives is counted at each rotation.
-        let turns = if self.rotates() { 0..self.workers() } else { self.turn..self.turn + 1 };
+        let rotations = if self.rotates() { 0..self.workers() } else { self.rotation..self.rotation + 1 };
         for records in &self.records {
-            let (mut sent, mut received, mut words_received) = (0, 0, vec![0; turns.len()]);
+            let (mut sent, mut received, mut words_received) = (0, 0, vec![0; rotations.len()]);
             for record in records {
-                let mut words = vec![0; turns.len()];
+                let mut words = vec![0; rotations.len()];
                 for flight in &record.arrivals {
                     let mut counted = self.words(flight, &mut sums);
                     // What is received of all blocks has as many words on every rank.
                     let of_all = self.rotates() && flight.slots.count as usize == self.whole.len();
                     let same = of_all.then(|| counted.of(0));
-                    let each = words.iter_mut().zip(turns.clone());
+                    let each = words.iter_mut().zip(rotations.clone());
                     each.for_each(|(words, by)| *words += same.unwrap_or_else(|| counted.of(by)));
                 }
                 sent += record.sent;
