@@ -326,14 +326,20 @@ fn each_transport_has_costs_of_its_own_that_every_prediction_takes() {
         assert_eq!(stored["transport"], transport);
         let rate = (stored["bandwidth_bytes_per_second"].as_f64().unwrap() * 8.0 / 1e5).round() * 100.0;
         let latency = stored["seconds_latency"].as_f64().unwrap() * 1e9;
-        let given = format!("--latency {latency:.0}ns");
-        for (command, option) in [
-            ("plan --compare --workers 8 --params 100_000 --json", "--bandwidth"),
-            ("plan --method ring --workers 8 --params 100_000 --json", "--bandwidth"),
-            ("simulate --method ring --workers 8 --params 100_000 --json", "--bandwidth"),
+        let of_message = format!("--latency {latency:.0}ns");
+        // Of each of the two links that a message crosses.
+        let of_link = format!("--link-latency {:.0}ns", (latency.round() / 2.0).floor());
+        for (command, given) in [
+            ("plan --compare --workers 8 --params 100_000 --json", &of_message),
+            ("plan --method ring --workers 8 --params 100_000 --json", &of_message),
+            ("simulate --method ring --workers 8 --params 100_000 --json", &of_link),
         ] {
             let measured = text(at, &format!("{command} --calibration {file}"));
-            assert_eq!(measured, text(at, &format!("{command} {given} {option} {rate:.0}kbit")), "{command}");
+            assert_eq!(
+                measured,
+                text(at, &format!("{command} {given} --bandwidth {rate:.0}kbit")),
+                "{command}"
+            );
             let both = refused(at, &format!("{command} --calibration {file} {given}"));
             assert!(both.contains("--calibration"), "{both}");
             let missing = refused(at, &format!("{command} --calibration none.json"));

@@ -176,8 +176,8 @@ impl Comparison {
         let (heading, table, bandwidth) = (self.heading(), report::table(header, rows), self.bandwidth);
         let Model { network: Network { latency, .. }, speed, bytes_per_entry, .. } = self.model;
         format!(
-            "{heading}; expected times in ms\n\n{table}\nEstimated with {latency:?} and {bandwidth} a link, {bytes_per_entry:.2} bytes a \
-             sparse entry, and workers that choose half-way between the same entries\nand all different ones. Nanoseconds an entry \
+            "{heading}; expected times in ms\n\n{table}\nEstimated with {latency:?} a message and {bandwidth} a link, {bytes_per_entry:.2} bytes \
+             a sparse entry, and workers that choose half-way between the same entries\nand all different ones. Nanoseconds an entry \
              or message: {speed} (--speed).\n"
         )
     }

@@ -34,8 +34,7 @@ pub struct Up {
     /// Bandwidth of every link in each direction [default: unlimited]
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     bandwidth: Option<Rate>,
-    /// What each link adds in each direction. A path from one host to another has two links: the --latency of simulate is twice this, and a
-    /// round trip takes four times this
+    /// What each link adds in each direction. A message crosses two links, and a round trip takes four times this
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     link_latency: Option<Duration>,
     /// By how much the latency of a link varies, up and down
