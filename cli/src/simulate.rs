@@ -407,6 +407,7 @@ fn predict(simulate: &Simulate) -> Result<String, CommandError> {
         Ok(table::Row::new(method.label(), workers, workload, &traces, (&replayed, forecast)))
     })?;
     rows.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    let prediction = table::Prediction { workers, params: n, machine, methods: rows, refused };
+    let prediction =
+        table::Prediction { workers, params: n, machine_speeds: machine, methods: rows, refused };
     Ok(if simulate.json { report::json(&prediction) } else { prediction.table(simulate) })
 }

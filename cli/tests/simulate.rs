@@ -331,7 +331,7 @@ fn the_closed_form_is_near_the_simulation() {
     let job = "--workers 8 --params 1_000_000 --density 0.01";
     let network = format!("{job} --link-latency 150us");
     let steps = json(&format!("{network} --method all --bandwidth 100mbit"));
-    let price = |name: &str| steps["machine"][name].as_f64().unwrap();
+    let price = |name: &str| steps["machine_speeds"][name].as_f64().unwrap();
     let speed = [
         ("select", price("accumulate")),
         ("encode", price("choose") + price("clear") + price("encode")),

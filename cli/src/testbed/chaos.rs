@@ -90,7 +90,7 @@ pub fn run(chaos: &Chaos) -> Result<ExitCode, CommandError> {
     let seconds = started.elapsed().as_secs_f64();
     let text = if chaos.json {
         let object = json!({
-            "seed": seed, "runs": checked.len(), "wrong": wrong, "seconds": seconds, "faults": rows,
+            "seed": seed, "tried": checked.len(), "wrong": wrong, "seconds_run": seconds, "faults": rows,
             "jobs": checked,
         });
         format!("{object}\n")
