@@ -38,7 +38,7 @@ use crate::report::{self, CommandError};
 /// the latencies that are given. Small cases are executed, large ones use the expected lengths of messages.
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("method", choice::without_auto),
+    mut_arg("method", |method| choice::without_auto(method).value_name("METHODS")),
     after_help = "Examples:\n  \
     gleaner simulate --method all --workers 6 --params 14_728_266 --bandwidth 1gbit --cores 2 --shared\n  \
     gleaner simulate --method spardl --workers 1024 --params 10_000_000_000 --density 0.001 --bandwidth 10gbit --link-latency 50us\n  \
@@ -68,7 +68,7 @@ pub struct Simulate {
     compute: Option<Duration>,
     /// Predict steps over parameter servers instead of an all-reduce, for the layers of --model or --layers: synchronies with commas
     /// between them, or all
-    #[arg(long, value_name = "NAMES", requires = "compute", conflicts_with_all = ["svg", "against"])]
+    #[arg(long, value_name = "SYNCHRONIES", requires = "compute", conflicts_with_all = ["svg", "against"])]
     synchrony: Option<String>,
     /// How many servers there are, each on a host of its own, with --synchrony
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = units::within::<u32>(1..=MOST_WORKERS))]
@@ -98,7 +98,7 @@ pub struct Simulate {
     #[arg(long, default_value_t = 1, value_parser = units::within::<u64>(..))]
     seed: u64,
     /// Cores of a host
-    #[arg(long, value_name = "C", default_value_t = 2.0, value_parser = cores)]
+    #[arg(long, value_name = "CORES", default_value_t = 2.0, value_parser = cores)]
     cores: f64,
     /// All hosts are emulated on one machine and share its cores
     #[arg(long)]
@@ -113,7 +113,7 @@ pub struct Simulate {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     workload: Way,
     /// Time every case this many times, one after the other, and take each piece's shortest time: for --workload profiled with --against
-    #[arg(long, value_name = "T", default_value_t = 1, value_parser = units::within::<u32>(1..=100), requires = "against")]
+    #[arg(long, value_name = "TURNS", default_value_t = 1, value_parser = units::within::<u32>(1..=100), requires = "against")]
     turns: u32,
     /// Keep what was timed in this folder, and take from it what is there
     #[arg(long, value_name = "DIR", requires = "against")]

@@ -29,7 +29,7 @@ use crate::report::{CommandError, json, refused};
     gleaner testbed down")]
 pub struct Up {
     /// Number of hosts on one switch, called host0, host1, …
-    #[arg(long, value_name = "P", value_parser = units::count, required_unless_present = "topology")]
+    #[arg(long, value_name = "HOSTS", value_parser = units::count, required_unless_present = "topology")]
     hosts: Option<usize>,
     /// Bandwidth of every link in each direction [default: unlimited]
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
@@ -44,7 +44,7 @@ pub struct Up {
     #[arg(long, value_name = "SHARE")]
     loss: Option<Loss>,
     /// TCP's congestion control on the hosts, such as cubic or bbr [default: the machine's]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "CONTROL")]
     congestion: Option<String>,
     /// Have a relay carry all packets, as where the kernel has no netem: which are lost follows from the seed
     #[arg(long)]
