@@ -46,7 +46,7 @@ in every step each of them synchronises the same gradients, with residuals of it
 #[command(after_help = EXAMPLES, mut_arg("method", several))]
 pub struct Bench {
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
+    #[arg(long, value_name = "P", default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
     workers: u32,
     /// Entries of the gradient, n, such as 14_728_266
     #[arg(long, value_name = "N", value_parser = units::count)]

@@ -28,7 +28,7 @@ use crate::report::{self, CommandError};
 )]
 pub struct Calibrate {
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
+    #[arg(long, value_name = "P", default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
     workers: u32,
     #[command(flatten)]
     choice: Choice,

@@ -40,7 +40,7 @@ pub struct Launch {
     #[arg(
         long,
         short = 'n',
-        value_name = "N",
+        value_name = "P",
         required_unless_present = "hostfile",
         conflicts_with = "hostfile",
         value_parser = units::within::<u32>(1..=1024)
@@ -82,19 +82,19 @@ pub struct Launch {
 
     /// Transport between workers: tcp (the default), quic, verbs, or auto: verbs where the host can use it, else tcp; all workers have to use
     /// the same (sets GLEANER_TRANSPORT).
-    #[arg(long, value_name = "T", value_parser = transport)]
+    #[arg(long, value_name = "TRANSPORT", value_parser = transport)]
     transport: Option<Preference>,
 
     /// The adapter that carries links over verbs: NAME, NAME:PORT or NAME:PORT:GID, and behind a comma tc=, sl= or pkey= (sets GLEANER_VERBS_DEVICE).
-    #[arg(long, value_name = "DEVICE")]
+    #[arg(long, value_name = "ADAPTER")]
     verbs_device: Option<VerbsDevice>,
 
     /// How many TCP connections each link has, 1 to 64: several for long paths that lose packets (sets GLEANER_SOCKETS).
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "SOCKETS")]
     sockets: Option<Sockets>,
 
     /// QUIC's congestion control: cubic or bbr (sets GLEANER_CONGESTION).
-    #[arg(long, value_name = "C")]
+    #[arg(long, value_name = "CONTROL")]
     congestion: Option<Congestion>,
 
     /// End standard output with a line of JSON: exit_code, failed_rank, step, reason.

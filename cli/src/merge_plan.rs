@@ -142,7 +142,7 @@ fn plan(arguments: &MergePlan) -> Result<String, CommandError> {
     let method = best.map_or(&ring, |(_, method)| method);
     let costs = Predicted { model: &model, method, workers };
     let dense = Predicted { model: &model, method: &ring, workers };
-    let from = format!("links of {rate} and {latency:?}");
+    let from = format!("links of {rate} and {latency:?} a message");
     compared(arguments, &layers, (method, workers), (&costs, &dense), &from)
 }
 

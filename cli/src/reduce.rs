@@ -38,7 +38,7 @@ pub struct Reduce {
     #[command(flatten)]
     choice: Choice,
     /// Which dropped entries are collected: global (all of them), partial or local; the others are lost
-    #[arg(long, value_name = "COLLECTION", default_value = "global")]
+    #[arg(long, value_name = "WHICH", default_value = "global")]
     residual: Collection,
     /// Directory for update.npy and the residuals
     #[arg(long, value_name = "DIR")]

@@ -25,13 +25,13 @@ use measure::Entrant;
 #[command(after_help = "Example: all of them, as a table and as a picture\n  \
     gleaner select --density 0.01 --svg selectors.svg step100/rank*.npy")]
 pub struct Select {
-    #[arg(long, value_name = "NAME[=NUMBER],...", default_value = "all", help = names())]
+    #[arg(long, value_name = "NAME[=NUMBER],…", default_value = "all", help = names())]
     selector: String,
     /// The share of all entries that are asked for, above 0 and at most 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.01, allow_negative_numbers = true, value_parser = units::share)]
     density: f64,
     /// The lengths of the layers that the gradients are made of, in entries, for the selector layers
-    #[arg(long, value_name = "ENTRIES,...", value_delimiter = ',', value_parser = units::count)]
+    #[arg(long, value_name = "ENTRIES,…", value_delimiter = ',', value_parser = units::count)]
     layers: Vec<usize>,
     /// Print one JSON object instead of a table
     #[arg(long)]

@@ -38,10 +38,10 @@ use crate::report::{self, CommandError};
 /// the latencies that are given. Small cases are executed, large ones use the expected lengths of messages.
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("method", choice::without_auto),
+    mut_arg("method", |method| choice::without_auto(method).value_name("METHODS")),
     after_help = "Examples:\n  \
     gleaner simulate --method all --workers 6 --params 14_728_266 --bandwidth 1gbit --cores 2 --shared\n  \
-    gleaner simulate --method spardl --workers 1024 --params 10_000_000_000 --density 0.001 --bandwidth 10gbit --latency 100us\n  \
+    gleaner simulate --method spardl --workers 1024 --params 10_000_000_000 --density 0.001 --bandwidth 10gbit --link-latency 50us\n  \
     gleaner simulate --method spardl --workers 8 --params 1_000_000 --slow 3=2 --svg steps.svg\n  \
     gleaner simulate --model resnet50 --compute 180ms --method all --workers 16\n  \
     gleaner simulate --model resnet50 --compute 180ms --workers 8 --bandwidth 10gbit --synchrony all\n  \
@@ -68,7 +68,7 @@ pub struct Simulate {
     compute: Option<Duration>,
     /// Predict steps over parameter servers instead of an all-reduce, for the layers of --model or --layers: synchronies with commas
     /// between them, or all
-    #[arg(long, value_name = "NAMES", requires = "compute", conflicts_with_all = ["svg", "against"])]
+    #[arg(long, value_name = "SYNCHRONIES", requires = "compute", conflicts_with_all = ["svg", "against"])]
     synchrony: Option<String>,
     /// How many servers there are, each on a host of its own, with --synchrony
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = units::within::<u32>(1..=MOST_WORKERS))]
@@ -79,12 +79,11 @@ pub struct Simulate {
     /// Bandwidth of a host's link in each direction
     #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = units::rate)]
     bandwidth: Rate,
-    /// Of a path: how long a byte is on its way from one host to another, over both of their links, besides what the hosts themselves
-    /// take. With testbed up it is twice --link-latency
+    /// What each link adds in each direction. A message crosses two links, besides what the hosts themselves take
     #[arg(long, value_name = "TIME", default_value = "0us", value_parser = units::duration)]
-    latency: Duration,
-    /// Take both from what gleaner calibrate measured over the links of a job, whatever carried them
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["bandwidth", "latency", "topology", "against"])]
+    link_latency: Duration,
+    /// Take both from what gleaner calibrate measured over the links of a job, whatever carried them; a link has half of a message's latency
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["bandwidth", "link_latency", "topology", "against"])]
     calibration: Option<PathBuf>,
     /// A link lets through at once, after a pause, what it carries in this time
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
@@ -93,13 +92,13 @@ pub struct Simulate {
     #[arg(long, value_name = "SHARE", default_value = "0")]
     loss: Loss,
     /// Groups of hosts with their own links and a core, from a file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["bandwidth", "latency", "loss", "against"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["bandwidth", "link_latency", "loss", "against"])]
     topology: Option<PathBuf>,
     /// Random seed, of packet losses and of the order in which workers begin
     #[arg(long, default_value_t = 1, value_parser = units::within::<u64>(..))]
     seed: u64,
     /// Cores of a host
-    #[arg(long, value_name = "C", default_value_t = 2.0, value_parser = cores)]
+    #[arg(long, value_name = "CORES", default_value_t = 2.0, value_parser = cores)]
     cores: f64,
     /// All hosts are emulated on one machine and share its cores
     #[arg(long)]
@@ -114,7 +113,7 @@ pub struct Simulate {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     workload: Way,
     /// Time every case this many times, one after the other, and take each piece's shortest time: for --workload profiled with --against
-    #[arg(long, value_name = "T", default_value_t = 1, value_parser = units::within::<u32>(1..=100), requires = "against")]
+    #[arg(long, value_name = "TURNS", default_value_t = 1, value_parser = units::within::<u32>(1..=100), requires = "against")]
     turns: u32,
     /// Keep what was timed in this folder, and take from it what is there
     #[arg(long, value_name = "DIR", requires = "against")]
@@ -205,7 +204,8 @@ fn overlap(text: &str) -> Result<Overlap, String> {
 
 pub fn run(mut simulate: Simulate) -> Result<ExitCode, CommandError> {
     if let Some(path) = &simulate.calibration {
-        (simulate.latency, simulate.bandwidth) = Calibration::read(path)?.network();
+        let (latency, bandwidth) = Calibration::read(path)?.network();
+        (simulate.link_latency, simulate.bandwidth) = (latency / 2, bandwidth);
     }
     let simulate = &simulate;
     let text = if !simulate.fit.is_empty() {
@@ -265,11 +265,16 @@ impl Simulate {
         Layers::find(self.model.as_deref(), self.layers.as_deref(), times)
     }
 
-    /// One direction of a host's link: a message crosses two of them.
+    /// The latency of a message, which crosses two links.
+    fn latency(&self) -> Duration {
+        self.link_latency * 2
+    }
+
+    /// One direction of a host's link.
     fn link(&self) -> Link {
         let shape = Shape {
             rate: Some(self.bandwidth),
-            delay: self.latency / 2,
+            delay: self.link_latency,
             loss: self.loss,
             ..Shape::default()
         };
@@ -284,7 +289,7 @@ impl Simulate {
         };
         match &self.topology {
             Some(path) => format!("{cores}, links of {}", path.display()),
-            None => format!("{cores}, links of {} and {:?}", self.bandwidth, self.latency),
+            None => format!("{cores}, links of {} and {:?}", self.bandwidth, self.link_latency),
         }
     }
 
@@ -325,7 +330,7 @@ impl Simulate {
         if !knows || !has_forecast(method, workers, n) {
             return None;
         }
-        let network = machine.forecast(self.bandwidth.bytes_per_second(), self.latency);
+        let network = machine.forecast(self.bandwidth.bytes_per_second(), self.latency());
         Model::new(network, machine.speed(), method, n).ok()
     }
 
@@ -402,6 +407,7 @@ fn predict(simulate: &Simulate) -> Result<String, CommandError> {
         Ok(table::Row::new(method.label(), workers, workload, &traces, (&replayed, forecast)))
     })?;
     rows.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    let prediction = table::Prediction { workers, params: n, machine, methods: rows, refused };
+    let prediction =
+        table::Prediction { workers, params: n, machine_speeds: machine, methods: rows, refused };
     Ok(if simulate.json { report::json(&prediction) } else { prediction.table(simulate) })
 }

@@ -241,7 +241,7 @@ fn a_calibration_is_measured_and_planned_with() {
         stored,
         serde_json::from_str::<Value>(&fs::read_to_string(at.join("c.json")).unwrap()).unwrap()
     );
-    assert_eq!((&stored["workers"], stored["samples"].as_array().unwrap().len() >= 4), (&json!(2), true));
+    assert_eq!((&stored["workers"], stored["sizes"].as_array().unwrap().len() >= 4), (&json!(2), true));
     let picture = fs::read_to_string(at.join("c.svg")).unwrap();
     assert_eq!(picture.matches("measured\n").count(), 1, "one legend for both panels");
     assert!(picture.contains("time of a selection, ms") && picture.contains("time of an exchange, ms"));
@@ -250,10 +250,10 @@ fn a_calibration_is_measured_and_planned_with() {
         [("select", "seconds_select"), ("exchange", "seconds_exchange"), ("dense", "seconds_dense")]
     {
         let number = |name: &str| stored[fit][name].as_f64().unwrap();
-        let errors = stored["samples"].as_array().unwrap().iter().map(|sample| {
-            let n = sample["entries"].as_f64().unwrap();
+        let errors = stored["sizes"].as_array().unwrap().iter().map(|size| {
+            let n = size["entries"].as_f64().unwrap();
             let fitted = number("seconds_fixed") + number("seconds_per_entry") * n;
-            (fitted / sample[part].as_f64().unwrap() - 1.0).abs()
+            (fitted / size[part].as_f64().unwrap() - 1.0).abs()
         });
         close(&stored[fit]["most"], errors.fold(0.0, f64::max));
         assert!(number("seconds_fixed") >= 0.0 && number("seconds_per_entry") >= 0.0);
@@ -268,7 +268,7 @@ fn a_calibration_is_measured_and_planned_with() {
         number("seconds_fixed") + number("seconds_per_entry") * 14_728_266.0
     };
     close(&strategy(&plan, "single")["seconds_iteration"], 0.27 + line("select") + line("exchange"));
-    let rate = stored["bandwidth_bytes_per_second"].as_f64().unwrap() * 8e-6;
+    let rate = stored["bandwidth_bits_per_second"].as_f64().unwrap() * 1e-6;
     text(at, &format!("{wanted} --bandwidth {rate:.0}mbit"));
     let network = refused(at, &format!("{wanted} --bandwidth {:.0}mbit", 2.0 * rate));
     assert!(network.contains("c.json is of another network") && network.contains("Mbit/s"), "{network}");
@@ -301,7 +301,7 @@ fn a_calibration_is_measured_and_planned_with() {
     assert!(changed(&["version"], json!(2)).contains("it has version 2"));
     assert!(changed(&["seconds_latency"], json!(1e20)).contains("a cost in it is 100000000000000000000 s"));
     assert!(
-        changed(&["bandwidth_bytes_per_second"], json!(0.0)).contains("its links carry 0 bytes in a second")
+        changed(&["bandwidth_bits_per_second"], json!(0.0)).contains("its links carry 0 bits in a second")
     );
     assert!(changed(&["exchange", "seconds_fixed"], json!(-1.0)).contains("a cost in it is -1 s"));
     assert!(changed(&["exchange"], json!(null)).contains("no calibration"));
@@ -324,16 +324,22 @@ fn each_transport_has_costs_of_its_own_that_every_prediction_takes() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let stored: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(stored["transport"], transport);
-        let rate = (stored["bandwidth_bytes_per_second"].as_f64().unwrap() * 8.0 / 1e5).round() * 100.0;
+        let rate = (stored["bandwidth_bits_per_second"].as_f64().unwrap() / 1e5).round() * 100.0;
         let latency = stored["seconds_latency"].as_f64().unwrap() * 1e9;
-        let given = format!("--latency {latency:.0}ns");
-        for (command, option) in [
-            ("plan --compare --workers 8 --params 100_000 --json", "--bandwidth"),
-            ("plan --method ring --workers 8 --params 100_000 --json", "--bandwidth"),
-            ("simulate --method ring --workers 8 --params 100_000 --json", "--bandwidth"),
+        let of_message = format!("--latency {latency:.0}ns");
+        // Of each of the two links that a message crosses.
+        let of_link = format!("--link-latency {:.0}ns", (latency.round() / 2.0).floor());
+        for (command, given) in [
+            ("plan --compare --workers 8 --params 100_000 --json", &of_message),
+            ("plan --method ring --workers 8 --params 100_000 --json", &of_message),
+            ("simulate --method ring --workers 8 --params 100_000 --json", &of_link),
         ] {
             let measured = text(at, &format!("{command} --calibration {file}"));
-            assert_eq!(measured, text(at, &format!("{command} {given} {option} {rate:.0}kbit")), "{command}");
+            assert_eq!(
+                measured,
+                text(at, &format!("{command} {given} --bandwidth {rate:.0}kbit")),
+                "{command}"
+            );
             let both = refused(at, &format!("{command} --calibration {file} {given}"));
             assert!(both.contains("--calibration"), "{both}");
             let missing = refused(at, &format!("{command} --calibration none.json"));

@@ -242,11 +242,11 @@ fn speed_up_falls_with_bandwidth() {
         };
         methods.iter().find(of).unwrap()["seconds"].as_f64().unwrap()
     };
-    let at = report["bandwidth_bytes_per_second"]
+    let at = report["bandwidth_bits_per_second"]
         .as_array()
         .unwrap()
         .iter()
-        .position(|b| (b.as_f64().unwrap() - 125e6).abs() < 1.0);
+        .position(|b| (b.as_f64().unwrap() - 1e9).abs() < 1.0);
     let found = rows[1]["speedup"][at.unwrap()].as_f64().unwrap();
     assert!((found - seconds("ring") / seconds("spardl")).abs() < 1e-6 * found, "{found}");
     let usual = json("--speedup --workers 8 --density 1%");

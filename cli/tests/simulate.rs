@@ -55,7 +55,7 @@ fn all_methods_are_predicted_or_refused_for_a_reason() {
 /// The same command gives the same numbers, with losses too.
 #[test]
 fn predictions_repeat() {
-    let command = "--method ring,spardl --workers 4 --params 50_000 --loss 1% --latency 1ms --seed 7";
+    let command = "--method ring,spardl --workers 4 --params 50_000 --loss 1% --link-latency 500us --seed 7";
     assert_eq!(json(command), json(command));
     assert_ne!(json(command), json(&command.replace("--seed 7", "--seed 8")));
 }
@@ -328,9 +328,10 @@ fn auto_is_not_listed() {
 /// is ExDyna, whose steps search for thresholds: the closed form is of one that has found them.
 #[test]
 fn the_closed_form_is_near_the_simulation() {
-    let network = "--workers 8 --params 1_000_000 --latency 300us --density 0.01";
+    let job = "--workers 8 --params 1_000_000 --density 0.01";
+    let network = format!("{job} --link-latency 150us");
     let steps = json(&format!("{network} --method all --bandwidth 100mbit"));
-    let price = |name: &str| steps["machine"][name].as_f64().unwrap();
+    let price = |name: &str| steps["machine_speeds"][name].as_f64().unwrap();
     let speed = [
         ("select", price("accumulate")),
         ("encode", price("choose") + price("clear") + price("encode")),
@@ -341,7 +342,8 @@ fn the_closed_form_is_near_the_simulation() {
     let speed = speed.map(|(name, ns)| format!("{name}={ns}")).join(",");
     let byte = 8.0 / (price("goodput") * 1e8) + 2e-9 * price("byte");
     let mut plan = Command::new(env!("CARGO_BIN_EXE_gleaner"));
-    plan.args(["plan", "--compare", "--json", "--speed", &speed]).args(network.split(' '));
+    // A message crosses two links.
+    plan.args(["plan", "--compare", "--json", "--speed", &speed, "--latency", "300us"]).args(job.split(' '));
     plan.args(["--bandwidth", &format!("{:.9}mbit", 8e-6 / byte)]);
     let plan: Value = serde_json::from_slice(&plan.output().unwrap().stdout).unwrap();
     let near = |what: &Value, forecast: &Value, simulated: f64| {

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::report::CommandError;
 
 /// The version of the format that this program writes.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// Two rates that differ by less than this share are of one network: headers take some of what a link carries.
 const SAME_RATE: f64 = 0.25;
@@ -39,7 +39,7 @@ pub struct Fit {
 /// What was measured with a gradient of so many entries: medians of the slowest rank, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sample {
+pub struct Size {
     pub entries: usize,
     pub seconds_select: f64,
     /// From when the exchange begins until the update is there.
@@ -63,8 +63,8 @@ pub struct Calibration {
     pub transport: String,
     /// How long a round of small messages takes, in seconds: by the probe.
     pub seconds_latency: f64,
-    /// What a worker receives in a second while it sends as much: by the probe.
-    pub bandwidth_bytes_per_second: f64,
+    /// What a worker receives in a second while it sends as much, in bits: by the probe.
+    pub bandwidth_bits_per_second: f64,
     /// a + γ n: to select.
     pub select: Fit,
     /// γ of γ n log2 n, OMGS-SGD's equation 10 with ρ in it, and by how much that misses.
@@ -73,7 +73,8 @@ pub struct Calibration {
     pub exchange: Fit,
     /// α + β n of a dense exchange over a ring.
     pub dense: Fit,
-    pub samples: Vec<Sample>,
+    /// What was measured, by size of the gradient.
+    pub sizes: Vec<Size>,
 }
 
 impl Fit {
@@ -94,11 +95,11 @@ impl Calibration {
         workers: u32,
         machine: Machine,
         transport: String,
-        (seconds_latency, bandwidth_bytes_per_second): (f64, f64),
-        samples: Vec<Sample>,
+        (seconds_latency, bytes_per_second): (f64, f64),
+        sizes: Vec<Size>,
     ) -> Option<Self> {
         let places =
-            |of: fn(&Sample) -> f64| samples.iter().map(|s| (s.entries as f64, of(s))).collect::<Vec<_>>();
+            |of: fn(&Size) -> f64| sizes.iter().map(|s| (s.entries as f64, of(s))).collect::<Vec<_>>();
         let fit = |of| {
             let places = places(of);
             let line = Line::fit(&places)?;
@@ -114,12 +115,12 @@ impl Calibration {
             machine,
             transport,
             seconds_latency,
-            bandwidth_bytes_per_second,
+            bandwidth_bits_per_second: 8.0 * bytes_per_second,
             select: fit(|s| s.seconds_select)?,
             growth: Fit::new(Line { fixed: 0.0, per_entry: gamma }, misfit),
             exchange: fit(|s| s.seconds_exchange)?,
             dense: fit(|s| s.seconds_dense)?,
-            samples,
+            sizes,
         })
     }
 
@@ -148,9 +149,9 @@ impl Calibration {
         {
             return Err(wrong(format!("a cost in it is {number} s")));
         }
-        let rate = calibration.bandwidth_bytes_per_second;
+        let rate = calibration.bandwidth_bits_per_second;
         if !rate.is_finite() || rate <= 0.0 {
-            return Err(wrong(format!("its links carry {rate} bytes in a second")));
+            return Err(wrong(format!("its links carry {rate} bits in a second")));
         }
         Ok(calibration)
     }
@@ -184,10 +185,10 @@ impl Calibration {
             return other("machine", machine(&self.machine), machine(&here));
         }
         if let Some(rate) = rate {
-            let asked = rate.bytes_per_second();
-            if (self.bandwidth_bytes_per_second / asked - 1.0).abs() > SAME_RATE {
-                let found = format!("{:.1} Mbit/s a link", self.bandwidth_bytes_per_second * 8e-6);
-                return other("network", found, format!("{:.1} Mbit/s", asked * 8e-6));
+            let asked = 8.0 * rate.bytes_per_second();
+            if (self.bandwidth_bits_per_second / asked - 1.0).abs() > SAME_RATE {
+                let found = format!("{:.1} Mbit/s a link", self.bandwidth_bits_per_second * 1e-6);
+                return other("network", found, format!("{:.1} Mbit/s", asked * 1e-6));
             }
         }
         if let Some(latency) = latency {
@@ -202,7 +203,8 @@ impl Calibration {
 
     /// α and β of the links, by the probe: the latency of a message, and what a link carries in each direction.
     pub fn network(&self) -> (Duration, Rate) {
-        (Duration::from_secs_f64(self.seconds_latency), Rate::measured(self.bandwidth_bytes_per_second))
+        let bytes_per_second = self.bandwidth_bits_per_second / 8.0;
+        (Duration::from_secs_f64(self.seconds_latency), Rate::measured(bytes_per_second))
     }
 
     /// What groups cost with its method.

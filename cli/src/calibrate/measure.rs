@@ -11,7 +11,7 @@ use gleaner_testbed::experiment::this_machine;
 use gleaner_units::grouped;
 
 use super::ALONE;
-use super::file::{Calibration, Sample};
+use super::file::{Calibration, Size};
 use crate::bench::gradient::Gradient;
 use crate::bench::measure::PARAMETER;
 use crate::choice::{self, ChoiceError};
@@ -68,12 +68,10 @@ fn run<'a>(
     }
     let probed = session.probe(SIZES[SIZES.len() - 1])?;
     let display = (rank == 0).then(Display::new);
-    let mut samples: Vec<Sample> = Vec::new();
+    let mut sizes: Vec<Size> = Vec::new();
     for (i, &n) in SIZES.iter().enumerate() {
         if i >= FEWEST
-            && samples
-                .last()
-                .is_some_and(|s| s.seconds_dense.max(s.seconds_select + s.seconds_exchange) > LONG)
+            && sizes.last().is_some_and(|s| s.seconds_dense.max(s.seconds_select + s.seconds_exchange) > LONG)
         {
             break;
         }
@@ -101,20 +99,13 @@ fn run<'a>(
         let model = Model::new(probed.network, probed.speed, method, n)?;
         let seconds_expected = model.forecast(method.clone(), workers, n)?.seconds;
         let seconds_dense = dense.iter().sum();
-        samples.push(Sample {
-            entries: n,
-            seconds_select,
-            seconds_exchange,
-            seconds_dense,
-            seconds_expected,
-        });
+        sizes.push(Size { entries: n, seconds_select, seconds_exchange, seconds_dense, seconds_expected });
     }
     let network = (probed.network.latency.as_secs_f64(), probed.network.bytes_per_second);
     if rank > 0 {
         return Ok(None);
     }
-    let calibration =
-        Calibration::of(method, workers, this_machine(), transport.to_owned(), network, samples);
+    let calibration = Calibration::of(method, workers, this_machine(), transport.to_owned(), network, sizes);
     Ok(Some(calibration.ok_or("a clock that stood still: the fits need times above 0; measure again")?))
 }
 

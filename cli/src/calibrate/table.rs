@@ -4,7 +4,7 @@ use gleaner_algorithms::merging::growth;
 use gleaner_charts::{Axis, DrawError, Key, Line, Lines, Look, Page};
 use gleaner_units::grouped;
 
-use super::file::{Calibration, Fit, Sample};
+use super::file::{Calibration, Fit, Size};
 use crate::report;
 
 /// Milliseconds, to the microsecond.
@@ -15,9 +15,9 @@ fn ms(seconds: f64) -> String {
 /// What was measured beside what was fitted.
 pub fn table(calibration: &Calibration) -> String {
     let Calibration { method, workers, transport, machine, .. } = calibration;
-    let Calibration { select, growth: gamma, exchange, dense, samples, .. } = calibration;
+    let Calibration { select, growth: gamma, exchange, dense, sizes, .. } = calibration;
     let headings = "entries|selection|fitted|exchange|fitted|step|expected|dense|fitted".split('|');
-    let times = samples.iter().map(|s| {
+    let times = sizes.iter().map(|s| {
         let of = |fit: &Fit| fit.line().at(s.entries);
         let (selection, exchanging) = (s.seconds_select, s.seconds_exchange);
         let step = [selection, of(select), exchanging, of(exchange), selection + exchanging];
@@ -34,7 +34,7 @@ pub fn table(calibration: &Calibration) -> String {
     ];
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
     let fits = rows.map(|(name, line, fit)| vec![name.to_owned(), line, percent(fit.rms), percent(fit.most)]);
-    let (latency, rate) = (calibration.seconds_latency * 1e6, calibration.bandwidth_bytes_per_second * 8e-6);
+    let (latency, rate) = (calibration.seconds_latency * 1e6, calibration.bandwidth_bits_per_second * 1e-6);
     format!(
         "{method} among {workers} workers over {transport}; rank 0 on {} cores of {}\nthe probe: a latency of {latency:.0} µs, {rate:.1} \
          Mbit/s a link; medians of the slowest rank, in ms\n\n{}\n{}",
@@ -50,15 +50,15 @@ const PANEL: (i32, i32) = (480, 330);
 
 /// The same as two panels side by side: selection and exchange against the number of entries.
 pub fn svg(calibration: &Calibration) -> Result<String, DrawError> {
-    let Calibration { select, growth: gamma, exchange, samples, .. } = calibration;
-    let panel = |name: &str, curves: &[&dyn Fn(&Sample) -> f64]| {
-        let entries = |s: &Sample| s.entries as f64;
-        let milliseconds = || samples.iter().flat_map(|s| curves.iter().map(|curve| 1e3 * curve(s)));
-        let line = |(number, curve): (usize, &&dyn Fn(&Sample) -> f64)| {
-            Line::exact(number, samples.iter().map(|s| (entries(s), 1e3 * curve(s))))
+    let Calibration { select, growth: gamma, exchange, sizes, .. } = calibration;
+    let panel = |name: &str, curves: &[&dyn Fn(&Size) -> f64]| {
+        let entries = |s: &Size| s.entries as f64;
+        let milliseconds = || sizes.iter().flat_map(|s| curves.iter().map(|curve| 1e3 * curve(s)));
+        let line = |(number, curve): (usize, &&dyn Fn(&Size) -> f64)| {
+            Line::exact(number, sizes.iter().map(|s| (entries(s), 1e3 * curve(s))))
         };
         Lines {
-            x: Axis::around("entries", samples.iter().map(entries).collect()),
+            x: Axis::around("entries", sizes.iter().map(entries).collect()),
             y: Axis::fit(&format!("time of {name}, ms"), milliseconds(), false),
             lines: curves.iter().enumerate().map(line).collect(),
             marked: Vec::new(),

@@ -75,7 +75,7 @@ struct Ranking {
     workers: u32,
     params: usize,
     seconds_latency: f64,
-    bandwidth_bytes_per_second: f64,
+    bandwidth_bits_per_second: f64,
     speed: String,
     overlap: f64,
     bytes_per_entry: f64,
@@ -95,8 +95,9 @@ struct Row {
     seconds_select: f64,
     seconds_exchange: f64,
     seconds_merge: f64,
-    /// The least and the most.
-    entries_per_step: (u64, u64),
+    /// If all workers choose the same entries, and if no two do.
+    entries_per_step_least: u64,
+    entries_per_step_most: u64,
     ratio: f64,
 }
 
@@ -142,7 +143,8 @@ impl Comparison {
             seconds_select: f.select,
             seconds_exchange: f.exchange,
             seconds_merge: f.merge,
-            entries_per_step: f.delivered,
+            entries_per_step_least: f.delivered.0,
+            entries_per_step_most: f.delivered.1,
             ratio: self.ratio(f),
         };
         let Model { network, speed, overlap, bytes_per_entry } = &self.model;
@@ -150,7 +152,7 @@ impl Comparison {
             workers: self.workers,
             params: self.n,
             seconds_latency: network.latency.as_secs_f64(),
-            bandwidth_bytes_per_second: network.bytes_per_second,
+            bandwidth_bits_per_second: 8.0 * network.bytes_per_second,
             speed: speed.to_string(),
             overlap: *overlap,
             bytes_per_entry: *bytes_per_entry,
@@ -176,8 +178,8 @@ impl Comparison {
         let (heading, table, bandwidth) = (self.heading(), report::table(header, rows), self.bandwidth);
         let Model { network: Network { latency, .. }, speed, bytes_per_entry, .. } = self.model;
         format!(
-            "{heading}; expected times in ms\n\n{table}\nEstimated with {latency:?} and {bandwidth} a link, {bytes_per_entry:.2} bytes a \
-             sparse entry, and workers that choose half-way between the same entries\nand all different ones. Nanoseconds an entry \
+            "{heading}; expected times in ms\n\n{table}\nEstimated with {latency:?} a message and {bandwidth} a link, {bytes_per_entry:.2} bytes \
+             a sparse entry, and workers that choose half-way between the same entries\nand all different ones. Nanoseconds an entry \
              or message: {speed} (--speed).\n"
         )
     }

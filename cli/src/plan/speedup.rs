@@ -39,7 +39,7 @@ pub struct Speedup {
     workers: u32,
     seconds_latency: f64,
     speed: String,
-    bandwidth_bytes_per_second: Vec<f64>,
+    bandwidth_bits_per_second: Vec<f64>,
     rows: Vec<Row>,
     #[serde(skip)]
     density: f64,
@@ -75,7 +75,7 @@ impl Speedup {
             workers,
             seconds_latency: latency.as_secs_f64(),
             speed: speed.to_string(),
-            bandwidth_bytes_per_second: bits.iter().map(|bits| bits / 8.0).collect(),
+            bandwidth_bits_per_second: bits,
             rows,
             density,
         })
@@ -97,8 +97,8 @@ impl Speedup {
     }
 
     pub fn text(&self) -> String {
-        let decades = || (0..self.bandwidth_bytes_per_second.len()).step_by(EACH as usize);
-        let rates = decades().map(|i| format!("{:>12}", bits(8.0 * self.bandwidth_bytes_per_second[i])));
+        let decades = || (0..self.bandwidth_bits_per_second.len()).step_by(EACH as usize);
+        let rates = decades().map(|i| format!("{:>12}", bits(self.bandwidth_bits_per_second[i])));
         let row = |row: &Row| {
             let cells: String = decades().map(|i| format!("{:>12.2}", row.speedup[i])).collect();
             format!("{:>14}{cells}\n", grouped(row.params as u64))
@@ -110,7 +110,7 @@ impl Speedup {
 
     pub fn svg(&self) -> Result<String, DrawError> {
         let line = |(number, row): (usize, &Row)| {
-            let rates = self.bandwidth_bytes_per_second.iter().map(|bytes| 8.0 * bytes);
+            let rates = self.bandwidth_bits_per_second.iter().copied();
             Line::exact(number, rates.zip(row.speedup.iter().copied()))
         };
         let name = |(number, row): (usize, &Row)| {

@@ -38,7 +38,7 @@ pub struct Regress {
     #[arg(long, value_name = "DATA")]
     pub data: String,
     /// Samples of synthetic data [default: as many as the real data have]
-    #[arg(long, value_name = "N", value_parser = units::count)]
+    #[arg(long, value_name = "SAMPLES", value_parser = units::count)]
     samples: Option<usize>,
     /// A LIBSVM file that is not trained on: loss, accuracy and AUC are printed after every epoch
     #[arg(long, value_name = "FILE")]
@@ -51,7 +51,7 @@ pub struct Regress {
     bias: Option<f32>,
     /// What a wrong prediction costs: logistic (logistic regression), hinge or squared-hinge (support vector machines), or
     /// squares (least squares, where labels are numbers)
-    #[arg(long = "loss-function", value_name = "LOSS", default_value = "logistic", value_parser = loss)]
+    #[arg(long = "loss-function", value_name = "FUNCTION", default_value = "logistic", value_parser = loss)]
     loss: Loss,
     /// The factor of the sum of the weights' magnitudes in the objective
     #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = units::number::<f64>, allow_negative_numbers = true)]
@@ -63,11 +63,11 @@ pub struct Regress {
     #[arg(long, value_enum, default_value_t = Way::Sgd)]
     algorithm: Way,
     /// Samples of each worker in a step of SGD
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = units::count)]
+    #[arg(long, value_name = "SAMPLES", default_value = "1000", value_parser = units::count)]
     batch: usize,
     /// The learning rate of SGD at first [default: the inverse of the most that the second derivatives can be, by the mean length of
     /// the samples]
-    #[arg(long, value_name = "RATE", value_parser = units::number::<f64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "LR", value_parser = units::number::<f64>, allow_negative_numbers = true)]
     lr: Option<f64>,
     /// How the learning rate falls over t epochs: constant, inverse (1/(1 + decay·t)) or root (1/√(1 + decay·t))
     #[arg(long, value_enum, default_value_t = Fall::Constant)]
@@ -79,16 +79,16 @@ pub struct Regress {
     #[arg(long, value_name = "STEPS", default_value_t = 0, value_parser = units::within::<usize>(..))]
     staleness: usize,
     /// Threads with which each worker computes a gradient
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = units::within::<usize>(..))]
+    #[arg(long, value_name = "THREADS", default_value_t = 1, value_parser = units::within::<usize>(..))]
     threads: usize,
     /// The order of the samples: shuffled, another one in every epoch, or that of the file
     #[arg(long, value_enum, default_value_t = Sequence::Shuffled)]
     order: Sequence,
     /// Coordinates that each worker changes in an iteration of scd
-    #[arg(long, value_name = "N", default_value = "100", value_parser = units::count)]
+    #[arg(long, value_name = "COORDINATES", default_value = "100", value_parser = units::count)]
     coordinates: usize,
     /// Passes over the data, or over the coordinates
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = units::within::<u64>(1..))]
+    #[arg(long, value_name = "EPOCHS", default_value_t = 10, value_parser = units::within::<u64>(1..))]
     epochs: u64,
     /// How workers sum up sparse vectors: ssar-split-all-gather, ssar-recursive-double, dsar-split-all-gather, topka, topkdsa, gtopk,
     /// spardl, one of the dense methods, or auto: the cheapest by measured costs
@@ -104,7 +104,7 @@ pub struct Regress {
     #[arg(long, value_name = "FILE")]
     pub liblinear: Option<PathBuf>,
     /// Apply the model of this file to the data, instead of training one
-    #[arg(long, value_name = "MODEL", conflicts_with_all = ["model", "liblinear", "held_out", "generate"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "liblinear", "held_out", "generate"])]
     pub predict: Option<PathBuf>,
     /// Write predictions to this file: for each sample a line with its class and its margin, or of least squares its value
     #[arg(long, value_name = "FILE", requires = "predict")]
@@ -113,7 +113,7 @@ pub struct Regress {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "liblinear", "held_out"])]
     pub generate: Option<PathBuf>,
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = units::within::<u32>(1..=1024))]
+    #[arg(long, value_name = "P", default_value_t = 1, value_parser = units::within::<u32>(1..=1024))]
     pub workers: u32,
     /// How long a silent worker counts as alive [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = crew::timeout)]

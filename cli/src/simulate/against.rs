@@ -38,7 +38,7 @@ struct Row {
 
 #[derive(Debug, Serialize)]
 struct Comparison {
-    machine: Machine,
+    machine_speeds: Machine,
     cases: Vec<Row>,
     near: usize,
     worst: f64,
@@ -93,7 +93,7 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let off = |row: &Row| (row.ratio - 1.0).abs();
     let near = rows.iter().filter(|row| off(row) <= NEAR).count();
     let worst = rows.iter().map(off).fold(0.0, f64::max);
-    let comparison = Comparison { machine, cases: rows, near, worst };
+    let comparison = Comparison { machine_speeds: machine, cases: rows, near, worst };
     Ok(if simulate.json { json(&comparison) } else { comparison.table(simulate) })
 }
 
@@ -219,7 +219,7 @@ impl Comparison {
             self.cases.len(),
             100.0 * NEAR,
             100.0 * self.worst,
-            self.machine.about,
+            self.machine_speeds.about,
         )
     }
 }

@@ -46,7 +46,7 @@ impl Simulated {
             let slowest = replayed.slowest();
             let alone = slowest.seconds - slowest.select;
             let rounds = traces.first().map_or(0, |trace| trace.rounds);
-            let latency = alone.min(rounds as f64 * simulate.latency.as_secs_f64());
+            let latency = alone.min(rounds as f64 * simulate.latency().as_secs_f64());
             Ok((size, GroupCost { select: slowest.select, exchange: alone - latency, latency }))
         };
         Ok(Self(sizes.into_iter().rev().map(cost).collect::<Result<_, CommandError>>()?))

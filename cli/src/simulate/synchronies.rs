@@ -56,7 +56,7 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
         layers: layers.list.iter().map(|layer| layer.entries).collect(),
         passes,
         rate: simulate.bandwidth.bytes_per_second() * GOODPUT * (1.0 - simulate.loss.share()),
-        latency: simulate.latency.as_secs_f64(),
+        latency: simulate.latency().as_secs_f64(),
         servers: simulate.servers as usize,
         steps: STEPS,
         seed: simulate.seed,
@@ -129,9 +129,9 @@ fn table(predicted: &Synchronies<'_>, simulate: &Simulate) -> String {
         (predicted.model, ms(predicted.seconds_pass), grouped(predicted.params as u64));
     let workers = counted(predicted.workers as usize, "worker");
     let servers = counted(predicted.servers, "server");
-    let Simulate { bandwidth, latency, .. } = simulate;
+    let Simulate { bandwidth, link_latency, .. } = simulate;
     format!(
-        "{model}: {entries} entries; passes of {pass} ms\n{workers} and {servers}, links of {bandwidth} and {latency:?}; predicted ms\n\n{}",
+        "{model}: {entries} entries; passes of {pass} ms\n{workers} and {servers}, links of {bandwidth} and {link_latency:?}; predicted ms\n\n{}",
         report::table(headings, rows)
     )
 }

@@ -32,7 +32,7 @@ pub struct Row {
 pub struct Prediction {
     pub workers: u32,
     pub params: usize,
-    pub machine: Machine,
+    pub machine_speeds: Machine,
     pub methods: Vec<Row>,
     pub refused: Vec<Refusal>,
 }
@@ -101,7 +101,7 @@ impl Prediction {
             grouped(self.params as u64),
             table(header, rows),
             Refusal::all(&self.refused),
-            self.machine.about
+            self.machine_speeds.about
         )
     }
 }

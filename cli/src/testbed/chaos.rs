@@ -29,7 +29,7 @@ The exit code is 0 if nothing was wrong, 1 if anything was, 130 after Ctrl-C and
 #[command(after_help = EXAMPLES)]
 pub struct Chaos {
     /// How many jobs
-    #[arg(long, value_name = "N", default_value_t = 140, value_parser = units::within::<u64>(..))]
+    #[arg(long, value_name = "JOBS", default_value_t = 140, value_parser = units::within::<u64>(..))]
     runs: u64,
     /// Random seed of all faults and moments [default: random]
     #[arg(long, value_parser = units::within::<u64>(..))]
@@ -44,7 +44,7 @@ pub struct Chaos {
     #[arg(long, value_name = "TIME", default_value = "4s", value_parser = crew::timeout)]
     timeout: Duration,
     /// How many jobs run at once
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = units::within::<u8>(1..=16))]
+    #[arg(long, value_name = "JOBS", default_value_t = 2, value_parser = units::within::<u8>(1..=16))]
     at_once: u8,
     /// One JSON object on standard output instead of a table
     #[arg(long)]
@@ -90,7 +90,7 @@ pub fn run(chaos: &Chaos) -> Result<ExitCode, CommandError> {
     let seconds = started.elapsed().as_secs_f64();
     let text = if chaos.json {
         let object = json!({
-            "seed": seed, "runs": checked.len(), "wrong": wrong, "seconds": seconds, "faults": rows,
+            "seed": seed, "tried": checked.len(), "wrong": wrong, "seconds_run": seconds, "faults": rows,
             "jobs": checked,
         });
         format!("{object}\n")

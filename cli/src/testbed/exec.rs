@@ -23,7 +23,7 @@ pub struct Exec {
     /// Which host, by its name or that of its namespace
     host: String,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
     command: Vec<String>,
 }
 

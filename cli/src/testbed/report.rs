@@ -23,7 +23,7 @@ use crate::report::CommandError;
   gleaner testbed report runs/methods --json")]
 pub struct Report {
     /// Directories that `gleaner testbed run` wrote
-    #[arg(required = true, value_name = "DIR")]
+    #[arg(required = true, value_name = "RUN")]
     directories: Vec<PathBuf>,
     /// Where to write the page [default: report.html in the directory, for several in the present one; nowhere with --json]
     #[arg(long, value_name = "FILE")]

@@ -29,13 +29,12 @@ use crate::report::{CommandError, json, refused};
     gleaner testbed down")]
 pub struct Up {
     /// Number of hosts on one switch, called host0, host1, …
-    #[arg(long, value_name = "P", value_parser = units::count, required_unless_present = "topology")]
+    #[arg(long, value_name = "HOSTS", value_parser = units::count, required_unless_present = "topology")]
     hosts: Option<usize>,
     /// Bandwidth of every link in each direction [default: unlimited]
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     bandwidth: Option<Rate>,
-    /// What each link adds in each direction. A path from one host to another has two links: the --latency of simulate is twice this, and a
-    /// round trip takes four times this
+    /// What each link adds in each direction. A message crosses two links, and a round trip takes four times this
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     link_latency: Option<Duration>,
     /// By how much the latency of a link varies, up and down
@@ -45,7 +44,7 @@ pub struct Up {
     #[arg(long, value_name = "SHARE")]
     loss: Option<Loss>,
     /// TCP's congestion control on the hosts, such as cubic or bbr [default: the machine's]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "CONTROL")]
     congestion: Option<String>,
     /// Have a relay carry all packets, as where the kernel has no netem: which are lost follows from the seed
     #[arg(long)]

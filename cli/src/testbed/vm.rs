@@ -49,7 +49,7 @@ pub struct Vm {
     memory: u32,
 
     /// Processors of the machine.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = units::within::<u32>(1..=255))]
+    #[arg(long, value_name = "CORES", default_value_t = 2, value_parser = units::within::<u32>(1..=255))]
     cpus: u32,
 
     /// A network interface, eth0 for the first, wired to one of another machine that has the two sockets the other way round.
@@ -65,7 +65,7 @@ pub struct Vm {
     json: bool,
 
     /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 

@@ -69,7 +69,7 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub servers: Servers,
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
+    #[arg(long, value_name = "P", default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
     pub workers: u32,
     /// How long a silent worker counts as alive [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = crew::timeout)]
@@ -78,7 +78,7 @@ pub struct TrainArgs {
     #[arg(long, value_parser = units::within::<u64>(1..))]
     pub steps: Option<u64>,
     /// Samples per worker and step [default: 16; 1 sample of text is 64 characters]
-    #[arg(long, value_parser = units::within::<usize>(1..))]
+    #[arg(long, value_name = "SAMPLES", value_parser = units::within::<usize>(1..))]
     pub batch: Option<usize>,
     #[command(flatten)]
     pub uneven: Uneven,
@@ -88,7 +88,7 @@ pub struct TrainArgs {
     #[arg(long, value_parser = units::number::<f32>, allow_negative_numbers = true)]
     pub lr: Option<f32>,
     /// When the learning rate drops to a tenth, as shares of the run: 0.5,0.75
-    #[arg(long, value_delimiter = ',', value_name = "SHARES", value_parser = units::share)]
+    #[arg(long, value_delimiter = ',', value_name = "SHARE,…", value_parser = units::share)]
     pub lr_drops: Vec<f64>,
     /// How parameters follow the updates
     #[arg(long, value_enum, default_value_t)]
@@ -104,7 +104,7 @@ pub struct TrainArgs {
     #[arg(long)]
     pub mask_momentum: bool,
     /// How strongly parameters are pulled towards zero
-    #[arg(long, default_value_t = 0.0, value_parser = units::single_share, allow_negative_numbers = true)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = units::single_share, allow_negative_numbers = true)]
     pub weight_decay: f32,
     /// The largest norm of a worker's gradient; longer ones are shortened [default: 0, any length]
     #[arg(long, value_name = "NORM", value_parser = units::number::<f32>, allow_negative_numbers = true)]

@@ -59,7 +59,7 @@ fn when_it_pays_shows_what_is_predicted() {
         [("100mbit", "100 Mbit/s"), ("1gbit", "1 Gbit/s"), ("10gbit", "10 Gbit/s"), ("25gbit", "25 Gbit/s")]
     {
         let report = json(&format!(
-            "simulate --model resnet50 --compute 180ms --method spardl,ring --workers 8 --bandwidth {rate} --latency 50us --density 0.01 --workload expected"
+            "simulate --model resnet50 --compute 180ms --method spardl,ring --workers 8 --bandwidth {rate} --link-latency 25us --density 0.01 --workload expected"
         ));
         let iteration = |name| number(&report["methods"], ("method", name), "seconds_iteration");
         let cells =

@@ -33,9 +33,9 @@ fn whatever_happens_to_a_job_it_ends_in_time_and_names_the_right_rank() {
     let said = text(&output.stderr);
     assert!(said.starts_with(&format!("gleaner testbed chaos: seed {seed}\n")), "{said}");
     let Ok(object) = serde_json::from_slice::<Value>(&output.stdout) else { panic!("no object: {said}") };
-    println!("{:.1} s", object["seconds"].as_f64().unwrap());
+    println!("{:.1} s", object["seconds_run"].as_f64().unwrap());
     assert_eq!(object["seed"].to_string(), seed);
-    assert_eq!((object["runs"].as_u64(), object["wrong"].as_u64()), (Some(28), Some(0)), "{said}");
+    assert_eq!((object["tried"].as_u64(), object["wrong"].as_u64()), (Some(28), Some(0)), "{said}");
     assert!(output.status.success(), "{said}");
     let rows = object["faults"].as_array().unwrap();
     for row in rows {
