@@ -11,7 +11,6 @@ mod plan;
 mod reduce;
 mod regress;
 mod report;
-mod roles;
 mod select;
 mod simulate;
 mod testbed;

@@ -5,12 +5,11 @@ use std::time::Instant;
 use gleaner_runtime::{self as runtime, Config, Error, Failure, Gradients, Layout, Session, Update};
 use sha2::{Digest, Sha256};
 
-use super::Bench;
 use super::floor::Floor;
 use super::gradient::Gradient;
-use super::lineup::{Entrant, enlist};
 use super::mass::Mass;
 use super::summary::{AutoReport, Record, Report, Sample, Summary};
+use super::{Bench, Entrant, enlist};
 use crate::crew::{Display, Progress, gather};
 use crate::report::{self, CommandError};
 

@@ -3,8 +3,8 @@
 use gleaner_statistics::Spread;
 use serde::{Deserialize, Serialize};
 
+use super::Entrant;
 use super::floor::Floor;
-use super::lineup::Entrant;
 use crate::choice::{Refusal, Stated, stated};
 
 /// What one rank measured in one step.

@@ -81,7 +81,7 @@ mod tests {
     use gleaner_algorithms::Method;
 
     use super::*;
-    use crate::bench::lineup::Entrant;
+    use crate::bench::Entrant;
     use crate::bench::summary::{Record, Sample};
     use crate::choice::Refusal;
 

@@ -157,10 +157,7 @@ fn a_command_sees_only_its_host() {
     assert!(shown.contains("10.77.0.2/24") && shown.lines().count() == 2, "{shown}");
     assert!(network.command("host2", "ip").is_err());
     let hostfile = network.hostfile();
-    assert_eq!(
-        hostfile,
-        format!("{0}.host0 address=10.77.0.1\n{0}.host1 address=10.77.0.2\n", network.name)
-    );
+    assert_eq!(hostfile, format!("{0}.host0 address=10.77.0.1\n{0}.host1 address=10.77.0.2\n", network.name));
 }
 
 fn words(shape: Shape) -> String {

@@ -11,7 +11,6 @@ mod metrics;
 pub mod page;
 mod plot;
 pub mod read;
-mod regression;
 pub mod results;
 mod sample;
 pub mod summary;
