@@ -5,7 +5,7 @@ use serde::Serialize;
 use gleaner_algorithms::{Method, Sparsity};
 use gleaner_candle::PassTimes;
 
-use super::error::{TrainError, TrainResult};
+use super::error::TrainResult;
 use super::target::Reached;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -167,7 +167,15 @@ impl Summary {
     pub fn converged(&self) -> TrainResult<()> {
         let (first, last) = (self.held_out_loss_first, self.held_out_loss);
         let diverged = !last.is_finite() || last > 2.0 * first && last > first + 1.0;
-        if diverged { Err(TrainError::Worse { first, last }) } else { Ok(()) }
+        if !diverged {
+            return Ok(());
+        }
+        let last = if last < 1e6 { format!("{last:.4}") } else { format!("{last:.1e}") };
+        Err(format!(
+            "the training diverged: the held-out loss was {first:.4} before the first step and is {last} now; lower --lr, or clip gradients \
+             with --clip"
+        )
+        .into())
     }
 }
 
