@@ -1,10 +1,8 @@
 //! `gleaner bench`: how long real workers need to synchronise gradients.
 
-mod floor;
 pub mod gradient;
 mod mass;
 pub mod measure;
-pub mod picture;
 mod summary;
 mod table;
 
@@ -147,7 +145,7 @@ pub fn run(bench: &Bench) -> Result<ExitCode, CommandError> {
     // Before the picture: what took long to measure is not lost with a file.
     report::print(&text(bench, &report))?;
     if let Some(path) = &bench.svg {
-        report::save(path, &picture::svg(&report)?)?;
+        report::save(path, &table::svg(&report)?)?;
     }
     Ok(ExitCode::SUCCESS)
 }

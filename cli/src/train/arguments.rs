@@ -12,7 +12,7 @@ use gleaner_algorithms::{SelectOver, synchrony};
 use super::error::TrainResult;
 use super::levers::{Levers, Optimizer};
 use super::settings::{Settings, expect, flag, unless, written};
-use super::target::Target;
+use super::summary::Target;
 use super::uneven::{Balance, Uneven};
 use super::worker::metrics;
 use crate::choice::Choice;

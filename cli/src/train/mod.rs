@@ -12,7 +12,6 @@ mod picture;
 mod record;
 mod settings;
 mod summary;
-mod target;
 mod uneven;
 mod worker;
 

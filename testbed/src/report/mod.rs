@@ -7,7 +7,6 @@
 mod exchange;
 pub mod figure;
 mod fit;
-mod metrics;
 pub mod page;
 mod plot;
 pub mod read;
