@@ -209,10 +209,6 @@ fn row(case: &Prepared, machine: &Machine) -> Row {
     let Prepared { measured, traces, network } = case;
     let replayed = median(traces, machine, network, false);
     let slowest = replayed.slowest();
-    let mut received: Vec<f64> =
-        traces.iter().map(|trace| trace.bytes_received().into_iter().fold(0.0, f64::max)).collect();
-    received.sort_by(f64::total_cmp);
-    let middle = received.len().saturating_sub(1) / 2;
     let rate = network.links.first().map(|link| 8.0 * link.rate);
     let k = choice::k(&measured.method, measured.workers, measured.n).unwrap_or(measured.n);
     Row {
@@ -226,7 +222,7 @@ fn row(case: &Prepared, machine: &Machine) -> Row {
         seconds_predicted: slowest.seconds,
         ratio: slowest.seconds / measured.seconds,
         bytes_per_step_measured: measured.bytes_received as u64,
-        bytes_per_step_predicted: received.get(middle).copied().unwrap_or(0.0) as u64,
+        bytes_per_step_predicted: Trace::middle(traces).map_or(0, |(bytes, _)| bytes),
         seconds_select_measured: measured.select,
         seconds_select_predicted: slowest.select,
         seconds_merge_measured: measured.merge,
