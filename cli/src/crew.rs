@@ -5,9 +5,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use gleaner_runtime::launcher::{self, Event, Job, LaunchError, Outcome, Output};
 use gleaner_runtime::report::{self, say};
-use gleaner_runtime::{Config, Error, Roles, Session, TIMEOUTS};
+use gleaner_runtime::{Config, Error, OnFailure, Roles, Session, TIMEOUTS};
 use gleaner_units as units;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
@@ -129,6 +130,40 @@ pub fn timeout(text: &str) -> Result<Duration, String> {
 /// The variable of a worker that sets its timeout.
 pub fn timeout_variable(timeout: Duration) -> (String, String) {
     ("GLEANER_TIMEOUT".into(), format!("{}ms", timeout.as_millis()))
+}
+
+/// How many servers a job has beside its workers, and what a failed worker means for it.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Servers {
+    /// How many parameter servers to start besides the workers, as processes of their own, which have the last ranks [default: 0]
+    #[arg(long, value_name = "S", value_parser = units::within::<u32>(0..=1024))]
+    pub servers: Option<u32>,
+
+    /// Let the servers live in the processes of the first workers instead of their own
+    #[arg(long, requires = "servers")]
+    pub colocate: bool,
+
+    /// What a failed worker means for the job: `stop` ends it, `continue` lets the others go on as far as parameter servers have
+    /// all that they need. Without rank 0 or a server the job ends
+    #[arg(long, value_name = "WHAT", env = "GLEANER_ON_FAILURE", default_value = "stop", value_parser = failing())]
+    pub on_failure: OnFailure,
+}
+
+impl Servers {
+    /// The same for a session.
+    pub fn roles(&self) -> Roles {
+        Roles { servers: self.servers.unwrap_or(0), colocated: self.colocate, on_failure: self.on_failure }
+    }
+
+    /// How many processes there are for so many workers.
+    pub fn processes(&self, workers: u32) -> u32 {
+        workers + if self.colocate { 0 } else { self.servers.unwrap_or(0) }
+    }
+}
+
+fn failing() -> impl TypedValueParser<Value = OnFailure> {
+    let words = PossibleValuesParser::new(["stop", "continue"]);
+    words.map(|word| if word == "stop" { OnFailure::Stop } else { OnFailure::Continue })
 }
 
 /// Starts this very command line as so many processes, of which some may be parameter servers, unless this process is one of them already;

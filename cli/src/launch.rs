@@ -13,9 +13,8 @@ use gleaner_runtime::report::say;
 use gleaner_runtime::{Congestion, Preference, Sockets, TransportChoice, VerbsDevice};
 use gleaner_units as units;
 
-use crate::crew;
+use crate::crew::{self, Servers};
 use crate::report::launch_code;
-use crate::roles::Servers;
 
 const EXAMPLES: &str = "\
 Examples:

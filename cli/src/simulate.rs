@@ -4,10 +4,8 @@ mod against;
 mod fit;
 mod iteration;
 mod picture;
-mod predicted;
 mod synchronies;
 mod table;
-mod times;
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};

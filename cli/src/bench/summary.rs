@@ -3,8 +3,8 @@
 use gleaner_statistics::Spread;
 use serde::{Deserialize, Serialize};
 
-use super::floor::Floor;
-use super::lineup::Entrant;
+use super::Entrant;
+use super::measure::Floor;
 use crate::choice::{Refusal, Stated, stated};
 
 /// What one rank measured in one step.
@@ -140,7 +140,11 @@ impl Summary {
         floor: Option<&Floor>,
         (workers, params): (usize, usize),
     ) -> Self {
-        let of = |field: fn(&Record) -> f64| quartiles(records.iter().map(field));
+        // Zeros without values.
+        let of = |field: fn(&Record) -> f64| {
+            let values: Vec<f64> = records.iter().map(field).collect();
+            Spread::quartiles(&values).unwrap_or(Spread::exact(0.0))
+        };
         let (seconds, select) = (of(|r| r.largest.seconds), of(|r| r.largest.select));
         let (exchange, merge) = (of(|r| r.largest.exchange), of(|r| r.largest.merge));
         // The parts of one rank add up, medians do not: so sums over the steps stand in proportion.
@@ -184,11 +188,6 @@ impl Summary {
             ..Self::default()
         }
     }
-}
-
-/// Median and quartiles; zeros without values.
-fn quartiles(values: impl Iterator<Item = f64>) -> Spread {
-    Spread::quartiles(&values.collect::<Vec<f64>>()).unwrap_or(Spread::exact(0.0))
 }
 
 #[cfg(test)]

@@ -158,11 +158,9 @@ pub fn report() -> Result<String, MergingError> {
     let (mut fifth, mut sixth, mut fourth) = (Vec::new(), Vec::new(), Vec::new());
     for input in &inputs {
         let Printed { model, groups, seconds, shorter, .. } = *input.printed;
-        let timelines = ["layer-wise", "threshold", "single", "omgs", "omgs-printed", "optimal"]
-            .map(|name| input.takes(name));
-        let [layers, threshold, single, omgs, printed, optimal] = timelines;
-        let (layers, threshold, single, omgs, printed, optimal) =
-            (layers?, threshold?, single?, omgs?, printed?, optimal?);
+        let takes = |strategy| input.takes(strategy);
+        let (layers, threshold, single) = (takes("layer-wise")?, takes("threshold")?, takes("single")?);
+        let (omgs, printed, optimal) = (takes("omgs")?, takes("omgs-printed")?, takes("optimal")?);
         let count = |timeline: &Timeline| timeline.groups.len().to_string();
         let name = model.name.to_owned();
         fifth.push(vec![

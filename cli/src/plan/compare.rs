@@ -185,9 +185,12 @@ impl Comparison {
     }
 
     fn heading(&self) -> String {
-        let workers = counted(self.workers as usize, "worker");
+        format!("{}, {}", counted(self.workers as usize, "worker"), self.entries())
+    }
+
+    fn entries(&self) -> String {
         let k = self.choice.sparsity().k(self.n).unwrap_or(self.n);
-        format!("{workers}, n = {}, k = {}", grouped(self.n as u64), grouped(k as u64))
+        format!("n = {}, k = {}", grouped(self.n as u64), grouped(k as u64))
     }
 
     /// For each all-reduce, the time of its fastest form among so many workers: powers of two.
@@ -225,10 +228,9 @@ impl Comparison {
                 .collect(),
             marked: Vec::new(),
         };
-        let k = self.choice.sparsity().k(self.n).unwrap_or(self.n);
         let page = Page {
             width: WIDTH,
-            heading: format!("A step of n = {}, k = {}", grouped(self.n as u64), grouped(k as u64)),
+            heading: format!("A step of {}", self.entries()),
             notes: vec![format!(
                 "expected on links of {} with a latency of {:?}; each method with its fastest options",
                 self.bandwidth, self.model.network.latency

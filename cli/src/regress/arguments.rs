@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use gleaner_regress::RegressError;
 use gleaner_regress::data::{Shape, Source};
 use gleaner_regress::objective::{Loss, Penalty};
@@ -60,8 +60,8 @@ pub struct Regress {
     #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = units::number::<f64>, allow_negative_numbers = true)]
     l2: f64,
     /// How the objective is minimised: sgd, by batches of samples, or scd, by coordinates, for which every worker holds all samples
-    #[arg(long, value_enum, default_value_t = Way::Sgd)]
-    algorithm: Way,
+    #[arg(long, default_value = "sgd", value_parser = ["sgd", "scd"])]
+    algorithm: String,
     /// Samples of each worker in a step of SGD
     #[arg(long, value_name = "SAMPLES", default_value = "1000", value_parser = units::count)]
     batch: usize,
@@ -70,8 +70,8 @@ pub struct Regress {
     #[arg(long, value_name = "LR", value_parser = units::number::<f64>, allow_negative_numbers = true)]
     lr: Option<f64>,
     /// How the learning rate falls over t epochs: constant, inverse (1/(1 + decay·t)) or root (1/√(1 + decay·t))
-    #[arg(long, value_enum, default_value_t = Fall::Constant)]
-    schedule: Fall,
+    #[arg(long, default_value = "constant", value_parser = ["constant", "inverse", "root"])]
+    schedule: String,
     /// How fast the learning rate falls
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = units::number::<f64>, allow_negative_numbers = true)]
     decay: f64,
@@ -82,8 +82,8 @@ pub struct Regress {
     #[arg(long, value_name = "THREADS", default_value_t = 1, value_parser = units::within::<usize>(..))]
     threads: usize,
     /// The order of the samples: shuffled, another one in every epoch, or that of the file
-    #[arg(long, value_enum, default_value_t = Sequence::Shuffled)]
-    order: Sequence,
+    #[arg(long, default_value = "shuffled", value_parser = ["shuffled", "file"])]
+    order: String,
     /// Coordinates that each worker changes in an iteration of scd
     #[arg(long, value_name = "COORDINATES", default_value = "100", value_parser = units::count)]
     coordinates: usize,
@@ -123,28 +123,6 @@ pub struct Regress {
     pub json: bool,
 }
 
-/// How the objective is minimised.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Way {
-    Sgd,
-    Scd,
-}
-
-/// How the learning rate falls.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Fall {
-    Constant,
-    Inverse,
-    Root,
-}
-
-/// The order of samples.
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Sequence {
-    Shuffled,
-    File,
-}
-
 fn loss(name: &str) -> Result<Loss, String> {
     Loss::named(name).ok_or_else(|| {
         let names: Vec<&str> = Loss::ALL.iter().map(|loss| loss.name()).collect();
@@ -170,20 +148,20 @@ impl Regress {
 
     /// What a run is to do.
     pub fn settings(&self) -> Result<Settings, CommandError> {
-        let algorithm = match self.algorithm {
-            Way::Scd => Algorithm::Scd { coordinates: self.coordinates },
-            Way::Sgd => Algorithm::Sgd(Descent {
+        let algorithm = match self.algorithm.as_str() {
+            "scd" => Algorithm::Scd { coordinates: self.coordinates },
+            _ => Algorithm::Sgd(Descent {
                 batch: self.batch,
                 rate: self.lr,
-                schedule: match self.schedule {
-                    Fall::Constant => Schedule::Constant,
-                    Fall::Inverse => Schedule::Inverse,
-                    Fall::Root => Schedule::Root,
+                schedule: match self.schedule.as_str() {
+                    "inverse" => Schedule::Inverse,
+                    "root" => Schedule::Root,
+                    _ => Schedule::Constant,
                 },
                 decay: self.decay,
                 staleness: self.staleness,
                 threads: self.threads,
-                shuffles: self.order == Sequence::Shuffled,
+                shuffles: self.order == "shuffled",
             }),
         };
         let settings = Settings {

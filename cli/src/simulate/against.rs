@@ -1,18 +1,28 @@
 //! Predictions beside measurements, and a machine's speeds from them.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use gleaner_runtime::staged::Staged;
+use gleaner_testbed::record::{FILE, Record};
 use gleaner_testbed::simulation::calibration::{Prepared, fit, median};
 use gleaner_testbed::simulation::measured::{self, Measured};
 use gleaner_testbed::simulation::{self, Link, Machine, Network, Op, Steps, Trace, Work, Workload};
 use gleaner_units::{bytes, grouped};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Simulate, Way, bench_gradient, predicted, times};
+use super::{Simulate, Way, bench_gradient};
 use crate::choice;
 use crate::crew::bar;
 use crate::report::{CommandError, json, ms, refused, save, table};
 
 /// Predictions are meant to be that near.
 const NEAR: f64 = 0.15;
+
+/// The copy of an experiment's file, beside its measurements.
+const EXPERIMENT: &str = "experiment.toml";
 
 /// One measured case beside its prediction. The names are those of the JSON object.
 #[derive(Debug, Serialize)]
@@ -57,7 +67,7 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
         prepared.extend(cases.into_iter().map(|measured| prepare(simulate, measured)));
     }
     if let Some(folder) = &simulate.predicted {
-        predicted::make_room(folder, prepared.iter().map(|case| &case.measured))?;
+        make_room(folder, &prepared)?;
     }
     let bar = bar(u64::from(simulate.turns) * prepared.len() as u64);
     for turn in 0..simulate.turns {
@@ -88,7 +98,7 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     if let Some(folder) = &simulate.predicted {
         let cases = prepared.iter().zip(&rows);
         let records = cases.flat_map(|(case, row)| case.measured.predicted(row.seconds_predicted));
-        predicted::write(folder, records, &simulate.against)?;
+        store(folder, records, &simulate.against)?;
     }
     let off = |row: &Row| (row.ratio - 1.0).abs();
     let near = rows.iter().filter(|row| off(row) <= NEAR).count();
@@ -121,10 +131,58 @@ fn traces(simulate: &Simulate, case: &Prepared, turn: u32) -> Result<Vec<Trace>,
             let case = format!(
                 "{method}, {workers} workers, {n} entries, {counted} steps after {warm_up}, {at_once} at once"
             );
-            times::kept(folder, case, turn, made)
+            kept(folder, case, turn, made)
         }
         _ => made(),
     }
+}
+
+/// What was timed, kept in a folder, so that it is timed once for many replays and an interrupted timing goes on.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    case: String,
+    steps: Vec<Trace>,
+}
+
+/// The steps of a case in a turn, read from the folder, or timed now and kept in it.
+fn kept(
+    folder: &Path,
+    case: String,
+    turn: u32,
+    time: impl FnOnce() -> Result<Vec<Trace>, CommandError>,
+) -> Result<Vec<Trace>, CommandError> {
+    let path = place(folder, &case, turn);
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let kept: Kept = serde_json::from_str(&text)
+                .map_err(|error| format!("{} has no times: {error}; delete it", path.display()))?;
+            if kept.case != case {
+                return Err(format!(
+                    "{} has the times of '{}'; expected '{case}': choose another folder for --times",
+                    path.display(),
+                    kept.case
+                )
+                .into());
+            }
+            Ok(kept.steps)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            fs::create_dir_all(folder)
+                .map_err(|error| format!("the folder {} cannot be made: {error}", folder.display()))?;
+            let kept = Kept { case, steps: time()? };
+            save(&path, &json(&kept))?;
+            Ok(kept.steps)
+        }
+        Err(error) => Err(format!("{} cannot be read: {error}", path.display()).into()),
+    }
+}
+
+fn place(folder: &Path, case: &str, turn: u32) -> PathBuf {
+    let words: Vec<&str> = case
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '.')
+        .filter(|word| !word.is_empty())
+        .collect();
+    folder.join(format!("{}.{turn}.json", words.join("-")))
 }
 
 fn calibrated(cases: &[Prepared], start: Machine) -> Machine {
@@ -151,10 +209,6 @@ fn row(case: &Prepared, machine: &Machine) -> Row {
     let Prepared { measured, traces, network } = case;
     let replayed = median(traces, machine, network, false);
     let slowest = replayed.slowest();
-    let mut received: Vec<f64> =
-        traces.iter().map(|trace| trace.bytes_received().into_iter().fold(0.0, f64::max)).collect();
-    received.sort_by(f64::total_cmp);
-    let middle = received.len().saturating_sub(1) / 2;
     let rate = network.links.first().map(|link| 8.0 * link.rate);
     let k = choice::k(&measured.method, measured.workers, measured.n).unwrap_or(measured.n);
     Row {
@@ -168,7 +222,7 @@ fn row(case: &Prepared, machine: &Machine) -> Row {
         seconds_predicted: slowest.seconds,
         ratio: slowest.seconds / measured.seconds,
         bytes_per_step_measured: measured.bytes_received as u64,
-        bytes_per_step_predicted: received.get(middle).copied().unwrap_or(0.0) as u64,
+        bytes_per_step_predicted: Trace::middle(traces).map_or(0, |(bytes, _)| bytes),
         seconds_select_measured: measured.select,
         seconds_select_predicted: slowest.select,
         seconds_merge_measured: measured.merge,
@@ -222,4 +276,55 @@ impl Comparison {
             self.machine_speeds.about,
         )
     }
+}
+
+/// Makes the folder for the measurements of one experiment.
+///
+/// # Errors
+/// Several experiments, cases that none stored, and a folder that has a run already.
+fn make_room(folder: &Path, cases: &[Prepared]) -> Result<(), CommandError> {
+    let mut experiments = BTreeSet::new();
+    for Measured { label, workers, records, .. } in cases.iter().map(|case| &case.measured) {
+        if records.is_empty() {
+            return Err(format!(
+                "{label} among {workers} workers is of no experiment; expected with --predicted what gleaner testbed run stored: leave out \
+                 what gleaner bench printed"
+            )
+            .into());
+        }
+        experiments.extend(records.iter().map(|record| record.experiment.as_str()));
+    }
+    if experiments.len() > 1 {
+        return Err(format!(
+            "--predicted is for one experiment, and --against has {}; give each experiment a command and a folder of its own",
+            Vec::from_iter(experiments).join(" and ")
+        )
+        .into());
+    }
+    let taken = [FILE, EXPERIMENT].map(|name| folder.join(name)).into_iter().find(|path| path.exists());
+    if let Some(path) = taken {
+        return Err(format!(
+            "{} is there already; expected a folder without a run: name another one with --predicted",
+            path.display()
+        )
+        .into());
+    }
+    Ok(fs::create_dir_all(folder).map_err(|e| format!("{} cannot be made: {e}", folder.display()))?)
+}
+
+/// Writes the records, and the experiment's file if one lies beside the measurements.
+fn store(
+    folder: &Path,
+    records: impl Iterator<Item = Record>,
+    against: &[PathBuf],
+) -> Result<(), CommandError> {
+    let mut staged = Staged::default();
+    let lines = records.map(|record| serde_json::to_string(&record)).collect::<Result<Vec<_>, _>>()?;
+    staged.write(&folder.join(FILE), |out| out.write_all((lines.join("\n") + "\n").as_bytes()))?;
+    let mut beside = against.iter().map(|file| file.with_file_name(EXPERIMENT));
+    if let Some(file) = beside.find(|file| file.is_file()) {
+        let text = fs::read(&file).map_err(|e| format!("{} cannot be read: {e}", file.display()))?;
+        staged.write(&folder.join(EXPERIMENT), |out| out.write_all(&text))?;
+    }
+    Ok(staged.publish()?)
 }

@@ -46,13 +46,7 @@ impl Row {
         (replayed, forecast): (&Replayed, Option<f64>),
     ) -> Self {
         let slowest = replayed.slowest();
-        // Of several steps the middle one, by what is received.
-        let mut steps: Vec<(u64, &Trace)> = traces
-            .iter()
-            .map(|trace| (trace.bytes_received().into_iter().fold(0.0, f64::max) as u64, trace))
-            .collect();
-        steps.sort_by_key(|(bytes, _)| *bytes);
-        let middle = steps.get(steps.len().saturating_sub(1) / 2);
+        let middle = Trace::middle(traces);
         let (workload, scale) = match workload {
             Workload::Executed { scale: 1, .. } => ("executed".to_owned(), Some(1)),
             Workload::Executed { scale, .. } => (format!("executed, 1 in {scale}"), Some(scale)),
@@ -68,7 +62,7 @@ impl Row {
             messages: middle.map_or(0, |(_, trace)| {
                 trace.messages() * u64::from(workers) / trace.workers.len().max(1) as u64
             }),
-            bytes_per_step: middle.map_or(0, |(bytes, _)| *bytes),
+            bytes_per_step: middle.map_or(0, |(bytes, _)| bytes),
             entries_per_step: middle.map_or(0, |(_, trace)| trace.delivered.round() as u64),
             seconds: slowest.seconds,
             seconds_select: slowest.select,

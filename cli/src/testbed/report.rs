@@ -67,8 +67,7 @@ pub fn run(report: &Report) -> Result<ExitCode, CommandError> {
         crate::report::print(&format!("{}\n", out.display()))?;
     }
     if report.json {
-        let json = serde_json::to_string(&summary)?;
-        crate::report::print(&format!("{json}\n"))?;
+        crate::report::print(&crate::report::json(&summary))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -14,7 +14,7 @@ use gleaner_testbed::topology;
 use indicatif::{HumanDuration, ProgressBar};
 use serde_json::json;
 
-use crate::cli::Command;
+use crate::Command;
 use crate::crew;
 use crate::report::{self, CommandError};
 
@@ -65,7 +65,7 @@ pub fn run(run: &Run) -> Result<ExitCode, CommandError> {
     let peers = experiment.jobs.iter().flatten().filter(|case| case.is_of_peer());
     let peers: BTreeSet<String> = peers.map(Case::method).collect();
     let kit = (!peers.is_empty()).then(|| Kit::make(&run.python, peers)).transpose()?;
-    for (name, reason) in kit.iter().flat_map(Kit::missing) {
+    for (name, reason) in kit.iter().flat_map(|kit| &kit.missing) {
         say(format_args!("gleaner testbed: {name} is not measured: {reason}"));
     }
     let plan = Plan::of(experiment, &program, kit.as_ref());

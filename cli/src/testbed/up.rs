@@ -114,7 +114,7 @@ pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
         network.down()?;
         return Err(error.into());
     }
-    if network.is_relayed() && !up.relay {
+    if network.is_relayed && !up.relay {
         say(format_args!(
             "gleaner: this kernel has no netem, so a relay carries the packets of the network {}",
             up.name
@@ -122,8 +122,8 @@ pub fn run(up: &Up) -> Result<ExitCode, CommandError> {
     }
     let text = match up.json {
         true => json(&json!({
-            "name": network.name(), "subnet": network.topology().subnet, "hosts": network.hosts(),
-            "relayed": network.is_relayed(),
+            "name": network.name, "subnet": network.topology.subnet, "hosts": network.hosts(),
+            "relayed": network.is_relayed,
         })),
         false => network.hostfile(),
     };

@@ -12,12 +12,11 @@ use gleaner_algorithms::{SelectOver, synchrony};
 use super::error::TrainResult;
 use super::levers::{Levers, Optimizer};
 use super::settings::{Settings, expect, flag, unless, written};
-use super::target::Target;
+use super::summary::Target;
 use super::uneven::{Balance, Uneven};
 use super::worker::metrics;
-use crate::choice::{Choice, ChoiceError};
-use crate::crew;
-use crate::roles::Servers;
+use crate::choice::Choice;
+use crate::crew::{self, Servers};
 use gleaner_trainer::data::Source;
 use gleaner_trainer::device::Place;
 use gleaner_trainer::models::ModelKind;
@@ -183,7 +182,7 @@ impl TrainArgs {
         let whole =
             self.levers.whole_steps(steps, &lr_drops, [self.evaluate_every, self.checkpoint_every])?;
         let method = self.choice.method()?.residual(self.residual).select_over(self.select_over);
-        method.competes().map_err(ChoiceError::from)?;
+        method.competes()?;
         // Entries that wait until they are delivered bring a momentum of their own (docs, Keeping accuracy).
         let has_none = corrected
             || correction.decay.is_some()
@@ -216,8 +215,10 @@ impl TrainArgs {
             source,
             model,
             method: method.on_nonfinite(self.on_nonfinite),
-            synchrony: synchrony::named(&self.synchrony)?.into(),
-            merge: merging::named(merge)?.into(),
+            synchrony: synchrony::named(&self.synchrony)
+                .map_err(|error| format!("--synchrony: {error}"))?
+                .into(),
+            merge: merging::named(merge).map_err(|error| format!("--merge: {error}"))?.into(),
             needs_all,
             steps,
             batch: self.batch.unwrap_or(16),
@@ -232,8 +233,8 @@ impl TrainArgs {
             evaluate_every: self.evaluate_every.unwrap_or(steps.div_ceil(if text { 10 } else { 4 }).max(1)),
             options: self.clone(),
         };
-        settings.method.share_fits().map_err(MethodError::from).map_err(ChoiceError::from)?;
-        settings.method.decay_fits().map_err(MethodError::from).map_err(ChoiceError::from)?;
+        settings.method.share_fits().map_err(MethodError::from)?;
+        settings.method.decay_fits().map_err(MethodError::from)?;
         self.check(&settings)?;
         settings.expect_fit()?;
         Ok(settings)

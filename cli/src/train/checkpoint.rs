@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::error::{TrainError, TrainResult};
+use super::error::{NoCommonCheckpoint, TrainResult, unfit, unwritten};
 use super::exchange::Exchange;
 use crate::crew::gather;
 use gleaner_runtime::{Session, staged};
@@ -33,7 +33,7 @@ pub struct Checkpoints {
 impl Checkpoints {
     /// Makes the directory if it is missing.
     fn make(directory: &Path) -> TrainResult<()> {
-        fs::create_dir_all(directory).map_err(|source| TrainError::Write { path: directory.into(), source })
+        fs::create_dir_all(directory).map_err(unwritten(directory))
     }
 
     /// Those of a run that goes on or begins: a new one does not begin among the checkpoints of another.
@@ -74,11 +74,10 @@ impl Checkpoints {
 
     /// The steps of which this worker has a checkpoint.
     fn steps(&self) -> TrainResult<BTreeSet<u64>> {
-        let refuse = |error: io::Error| TrainError::Checkpoint {
-            path: self.directory.clone(),
-            expected: "a directory that can be read",
-            found: format!("an error: {error}"),
-            advice: "check --checkpoint and the permissions",
+        let refuse = |error: io::Error| {
+            let (expected, advice) =
+                ("a directory that can be read", "check --checkpoint and the permissions");
+            unfit(&self.directory, expected, &format!("an error: {error}"), advice)
         };
         let mut steps = BTreeSet::new();
         for entry in fs::read_dir(&self.directory).map_err(refuse)? {
@@ -96,12 +95,11 @@ impl Checkpoints {
         let has_state = fs::read_dir(&servers).is_ok_and(|mut entries| entries.next().is_some());
         match newest.or_else(|| has_state.then_some(servers)) {
             None => Ok(()),
-            Some(path) => Err(TrainError::Checkpoint {
-                path,
-                expected: "a directory without checkpoints for a new run",
-                found: "this one".into(),
-                advice: "add --resume to go on from it, or choose another --checkpoint directory",
-            }),
+            Some(path) => {
+                let expected = "a directory without checkpoints for a new run";
+                let advice = "add --resume to go on from it, or choose another --checkpoint directory";
+                Err(unfit(&path, expected, "this one", advice))
+            }
         }
     }
 
@@ -114,10 +112,14 @@ impl Checkpoints {
         };
         let found: Vec<String> = of_ranks.iter().enumerate().map(newest).collect();
         let common = of_ranks.into_iter().reduce(|common, steps| &common & &steps);
-        common.and_then(|common| common.last().copied()).ok_or_else(|| TrainError::NoCommonCheckpoint {
-            directory: self.directory.clone(),
-            found: found.join(", "),
-        })
+        Ok(common.and_then(|common| common.last().copied()).ok_or_else(|| {
+            NoCommonCheckpoint(format!(
+                "--resume: expected a step of which every worker has a checkpoint in {}, found {}; point --checkpoint at the directory \
+                 of an earlier run, or start without --resume",
+                self.directory.display(),
+                found.join(", ")
+            ))
+        })?)
     }
 
     /// What this worker's file of a step says of itself.
@@ -148,7 +150,7 @@ impl Checkpoints {
 
     fn remove(&self, step: u64) -> TrainResult<()> {
         let path = self.file(step);
-        fs::remove_file(&path).map_err(|source| TrainError::Write { path, source })
+        fs::remove_file(&path).map_err(unwritten(&path))
     }
 
     /// Brings back a step that belongs to this run on all ranks, which call it together; removes newer steps, which others lack.
@@ -160,11 +162,9 @@ impl Checkpoints {
     ) -> TrainResult<Vec<(u64, f64)>> {
         let words = exchange.load(&self.file(step), parameters, &self.words(step))?;
         let curve = words.get(LOSS_CURVE).and_then(|curve| serde_json::from_str(curve).ok());
-        let curve: Vec<(u64, u64)> = curve.ok_or_else(|| TrainError::Checkpoint {
-            path: self.file(step),
-            expected: "the losses so far",
-            found: "none that can be read".into(),
-            advice: "remove the file, so that an earlier step is taken",
+        let curve: Vec<(u64, u64)> = curve.ok_or_else(|| {
+            let advice = "remove the file, so that an earlier step is taken";
+            unfit(&self.file(step), "the losses so far", "none that can be read", advice)
         })?;
         for newer in self.steps()?.split_off(&(step + 1)) {
             self.remove(newer)?;

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use gleaner_algorithms::Method;
 use gleaner_algorithms::residual::WholeSteps;
 
-use super::error::{TrainError, TrainResult};
+use super::error::{TrainResult, wrong};
 use gleaner_units as units;
 
 /// The options.
@@ -116,12 +116,8 @@ impl Levers {
         drops: &[u64],
         [evaluations, checkpoints]: [Option<u64>; 2],
     ) -> TrainResult<WholeSteps> {
-        let refusal = |expected, found: &str| TrainError::Setting {
-            option: "--deliver-all",
-            expected,
-            found: found.into(),
-        };
-        let given = |interval: Option<u64>, expected| {
+        let refusal = |expected: &str, found: &str| wrong("--deliver-all", expected, found);
+        let given = |interval: Option<u64>, expected: &str| {
             interval.and_then(NonZeroU64::new).ok_or_else(|| refusal(expected, "none"))
         };
         if self.deliver_all.iter().filter(|when| matches!(when, When::Every(_))).count() > 1 {

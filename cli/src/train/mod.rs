@@ -12,7 +12,6 @@ mod picture;
 mod record;
 mod settings;
 mod summary;
-mod target;
 mod uneven;
 mod worker;
 
@@ -29,7 +28,6 @@ use gleaner_units as units;
 
 pub use arguments::TrainArgs;
 
-use error::TrainError;
 use summary::{Summary, Together};
 
 /// Trains, as a worker or as the launcher of workers; gives the exit code.
@@ -59,19 +57,12 @@ pub fn run(args: &TrainArgs) -> Result<ExitCode, CommandError> {
 }
 
 /// What ends a run: what is found of its arguments once the workers or the servers are known is said as any other of them.
-fn of_run(error: TrainError) -> CommandError {
-    match error {
-        TrainError::Setting { .. }
-        | TrainError::Balance { .. }
-        | TrainError::Slow(_)
-        | TrainError::Choice(_)
-        | TrainError::Runtime(Error::Method(_))
-        | TrainError::Overlap(OverlapError::Runtime(Error::Method(_)))
-        | TrainError::Trainer(TrainerError::ModelAndData { .. } | TrainerError::TooFewExamples { .. }) => {
-            report::refused(error)
-        }
-        other => other.into(),
-    }
+fn of_run(error: CommandError) -> CommandError {
+    use TrainerError::{ModelAndData, TooFewExamples};
+    let is_of_arguments = matches!(error.downcast_ref::<Error>(), Some(Error::Method(_)))
+        || matches!(error.downcast_ref::<OverlapError>(), Some(OverlapError::Runtime(Error::Method(_))))
+        || matches!(error.downcast_ref::<TrainerError>(), Some(ModelAndData { .. } | TooFewExamples { .. }));
+    if is_of_arguments { report::refused(error) } else { error }
 }
 
 /// The trace, or where the file is to be a picture, a step of it.

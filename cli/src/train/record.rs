@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::error::{TrainError, TrainResult};
+use super::error::{TrainResult, unwritten};
 use crate::reduce::npy;
 use crate::report;
 
@@ -16,13 +16,18 @@ impl Record {
     /// Makes the directory if it is missing. Refuses one that holds recorded gradients, since those of another number of
     /// workers would stay among the new ones, and one that cannot be written.
     pub fn open(directory: &Path, rank: usize) -> TrainResult<Self> {
-        let refuse = |source| TrainError::Write { path: directory.into(), source };
-        fs::create_dir_all(directory).map_err(refuse)?;
-        for entry in fs::read_dir(directory).map_err(refuse)? {
-            let entry = entry.map_err(refuse)?;
+        let refuse = unwritten(directory);
+        fs::create_dir_all(directory).map_err(&refuse)?;
+        for entry in fs::read_dir(directory).map_err(&refuse)? {
+            let entry = entry.map_err(&refuse)?;
             let name = entry.file_name();
             if name.to_str().is_some_and(|name| name.starts_with("gradient-") && name.ends_with(".npy")) {
-                return Err(TrainError::Recorded { path: entry.path() });
+                return Err(format!(
+                    "--record: expected a directory without recorded gradients, found {}; remove what was recorded there, or choose another \
+                     directory",
+                    entry.path().display()
+                )
+                .into());
             }
         }
         let path = directory.join(format!("gradient-{rank}.npy"));
@@ -32,7 +37,12 @@ impl Record {
 
     pub fn write(&self) -> TrainResult<()> {
         let Some(entries) = &self.entries else {
-            return Err(TrainError::NothingToRecord { path: self.path.clone() });
+            return Err(format!(
+                "--record: expected a gradient of the last step for {}, found none, since the step was skipped or had been taken before; \
+                 train with another number of --steps",
+                self.path.display()
+            )
+            .into());
         };
         let shape = [entries.len() as u64];
         Ok(report::write(&self.path, |file| npy::write(file, &shape, entries.iter().copied()))?)

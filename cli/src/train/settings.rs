@@ -11,7 +11,7 @@ use gleaner_runtime::Session;
 
 use super::arguments::TrainArgs;
 use super::checkpoint::{Checkpoints, Identity};
-use super::error::{TrainError, TrainResult};
+use super::error::{TrainResult, wrong};
 use super::levers::{Levers, Optimizer, When};
 use super::record::Record;
 use super::worker::metrics::Metrics;
@@ -55,7 +55,7 @@ pub fn expect(
     options: impl IntoIterator<Item = (&'static str, &'static str, Option<String>)>,
 ) -> TrainResult<()> {
     match options.into_iter().find_map(|(option, expected, found)| Some((option, expected, found?))) {
-        Some((option, expected, found)) => Err(TrainError::Setting { option, expected, found }),
+        Some((option, expected, found)) => Err(wrong(option, expected, &found)),
         None => Ok(()),
     }
 }

@@ -13,9 +13,10 @@ use gleaner_trainer::models::Model;
 use gleaner_trainer::parameters::Parameters;
 use gleaner_units as units;
 
-use super::error::{TrainError, TrainResult};
+use super::error::TrainResult;
 use super::settings::Settings;
 use crate::crew::gather;
+use crate::report::refused;
 use crate::simulate::expect_ranks;
 
 /// Passes whose median counts; one more before them finds memory that is not there yet.
@@ -40,7 +41,7 @@ impl Uneven {
     /// Refuses samples that do not go with so many workers, and slow ranks that are not among them; `batch` samples for each worker together.
     pub fn expect_fit(&self, workers: usize, batch: usize) -> TrainResult<()> {
         self.balance.expect_fit(workers, batch)?;
-        expect_ranks(&self.slow, workers).map_err(TrainError::Slow)
+        expect_ranks(&self.slow, workers).map_err(|reason| refused(format!("--slow: {reason}")))
     }
 }
 
@@ -79,7 +80,11 @@ impl Balance {
         match self {
             Balance::Given(given) if given.len() != workers || given.iter().sum::<usize>() != samples => {
                 let found: Vec<String> = given.iter().map(usize::to_string).collect();
-                Err(TrainError::Balance { workers, samples, found: found.join(",") })
+                let found = found.join(",");
+                Err(refused(format!(
+                    "--balance: expected the samples of each of {workers} workers, {samples} together, found {found}; correct it, or let \
+                     them be distributed by speed"
+                )))
             }
             _ => Ok(()),
         }

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::arguments::TrainArgs;
 use super::checkpoint::Checkpoints;
-use super::error::{TrainError, TrainResult};
+use super::error::{NoCommonCheckpoint, TrainResult, of_all, said};
 use super::exchange::{Exchange, Passed, Share, exchange};
 use super::record::Record;
 use super::settings::{Settings, expect, unless};
 use super::summary::{Evaluated, Summary, dense_bytes_per_step, density};
 use super::uneven::{self, Pacer};
 use crate::crew::Progress;
+use crate::report::CommandError;
 use candle_core::Device;
 use clock::{Clock, Reporter};
 use gleaner_algorithms::residual::OnNonFinite;
@@ -39,11 +40,11 @@ pub fn worker(args: &TrainArgs, progress: impl FnMut(Progress)) -> TrainResult<(
     }
     let (rank, servers) = (session.rank(), session.servers());
     let trained = expect_servers(args, servers).and_then(|()| train(&session, &settings, progress));
-    match trained {
+    match trained.map_err(said) {
         Ok(summary) => Ok((ExitCode::SUCCESS, (rank == 0).then_some(summary))),
         Err(error) => {
             // All ranks are to know why; where the job had failed before, or all see the same, they do.
-            let is_said = match error.of_all() {
+            let is_said = match of_all(&error) {
                 Some(failure) => report::failed(&failure),
                 None => {
                     session.abort(&error);
@@ -140,7 +141,7 @@ impl<'a> Run<'a> {
         for file in [&settings.options.timeline, &settings.options.layer_times].into_iter().flatten() {
             // Rank 0 sees now whether it can write it at the end.
             let room = if rank == 0 { crate::report::probe(file) } else { Ok(()) };
-            all_can(session, room.map_err(TrainError::from))?;
+            all_can(session, room.map_err(CommandError::from))?;
         }
         let timeline = settings.options.timeline.is_some().then(|| session.timeline()).transpose()?;
         let metrics = all_can(session, Metrics::of(settings, rank))?;
@@ -170,7 +171,7 @@ impl<'a> Run<'a> {
     fn resume(&mut self, checkpoints: &Checkpoints) -> TrainResult<()> {
         let kept = self.exchange.kept();
         self.first_step = match (checkpoints.newest_common_step(self.session), kept) {
-            (Err(TrainError::NoCommonCheckpoint { .. }), Some(step)) => step,
+            (Err(error), Some(step)) if error.is::<NoCommonCheckpoint>() => step,
             (found, kept) => {
                 let step = found?;
                 self.loss_curve = checkpoints.load(step, &mut *self.exchange, &mut self.parameters)?;
@@ -234,7 +235,10 @@ impl<'a> Run<'a> {
         let loss = cross_entropy(&logits, &batch.targets)?;
         let value = loss.to_scalar::<f32>()?;
         if !value.is_finite() && !skips {
-            return Err(TrainError::Diverged { step, loss: value });
+            return Err(format!(
+                "at step {step} the loss is {value}, not a finite number; lower --lr, or set --clip"
+            )
+            .into());
         }
         let is_last = step + 1 == self.settings.steps;
         let forward = began.elapsed();

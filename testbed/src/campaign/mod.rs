@@ -9,7 +9,6 @@ mod aim;
 mod check;
 mod expected;
 mod fault;
-mod flood;
 mod forgery;
 mod lane;
 mod marks;

@@ -1,7 +1,6 @@
 //! Reading an experiment's file.
 
 mod checks;
-mod tables;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -22,7 +21,6 @@ use crate::Error;
 use crate::record::SEED;
 use crate::topology::Shape;
 use gleaner_units as units;
-use tables::{is_of_tables, tables};
 
 /// Keys and values with their places.
 pub(super) type Keys = BTreeMap<Spanned<String>, Spanned<toml::Value>>;
@@ -262,6 +260,38 @@ fn axes(file: &File, command: Workload, topology: bool, fixed: &Case) -> Result<
         axes.push(values);
     }
     Ok(axes)
+}
+
+fn is_of_tables(value: &toml::Value) -> bool {
+    value.as_array().is_some_and(|values| values.iter().any(toml::Value::is_table))
+}
+
+/// The values of an axis of tables, each of which sets several options at once: one for each combination of what its lists have.
+fn tables(
+    key: &Spanned<String>,
+    value: &Spanned<toml::Value>,
+    known: impl Iterator<Item = &'static str> + Clone,
+    fresh: impl Fn(&str) -> Result<(), Placed>,
+) -> Result<AxisValues, Placed> {
+    let refuse = |problem| (value.span(), problem);
+    let expects = |expected| refuse(unlike(key.get_ref(), value.get_ref(), expected));
+    if known.clone().any(|name| name == key.get_ref()) {
+        return Err(expects(
+            "values of this option; tables that set several options make an axis of another name",
+        ));
+    }
+    let mut values = Vec::new();
+    for table in value.get_ref().as_array().into_iter().flatten() {
+        let toml::Value::Table(table) = table else { return Err(expects("tables only")) };
+        let mut options = Vec::new();
+        for (option, value) in table {
+            known_key(&Spanned::new(key.span(), option.clone()), "matrix", known.clone())?;
+            fresh(option)?;
+            options.push(case::axis(option, several(option, value).map_err(refuse)?));
+        }
+        values.extend(case::product(&Case::default(), &options).into_iter().map(|case| case.0));
+    }
+    Ok(values)
 }
 
 /// What every case needs, filled in where it follows from the rest.

@@ -5,7 +5,6 @@
 //! to each other.
 
 mod boot;
-mod qemu;
 mod supervise;
 
 use std::env;

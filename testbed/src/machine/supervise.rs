@@ -14,7 +14,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
-use super::qemu::PORTS;
+use super::boot::PORTS;
 use super::{Ended, MachineError};
 use crate::experiment::signals;
 

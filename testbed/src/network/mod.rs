@@ -6,8 +6,6 @@
 
 mod build;
 mod commands;
-mod congestion;
-mod error;
 mod inside;
 mod kernel;
 mod relay;
@@ -15,14 +13,13 @@ mod remove;
 mod shape;
 mod state;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::process::Command;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-pub use error::NetworkError;
 pub use inside::Counters;
 pub(crate) use inside::within;
 pub use kernel::Kernel;
@@ -38,6 +35,32 @@ pub const INTERFACE: &str = "eth0";
 
 /// What a network is called by default.
 pub const NAME: &str = "gleaner";
+
+/// The names of TCP's congestion controls that the kernel knows now.
+const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+
+/// What went wrong with an emulated network, in a sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// There is no such network.
+    #[error("{0}")]
+    None(String),
+    /// A network that was not finished.
+    #[error("{0}")]
+    Half(String),
+    /// `ip` or `tc` failed: what was run, and what it said.
+    #[error("`{0}` failed: {1}")]
+    Command(String, String),
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<String> for NetworkError {
+    fn from(sentence: String) -> Self {
+        Self::Other(sentence)
+    }
+}
 
 /// A host of an emulated network.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -157,16 +180,6 @@ impl Network {
         remove::remove(&Self::there(name)?)
     }
 
-    /// What it is called.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// What it looks like.
-    pub fn topology(&self) -> &Topology {
-        &self.topology
-    }
-
     /// Its hosts, in the order of their addresses.
     pub fn hosts(&self) -> Vec<Node> {
         nodes(&self.name, &self.topology)
@@ -202,12 +215,7 @@ impl Network {
 
     /// What a group has received from the core and sent to it since the network was made.
     pub fn uplink_counters(&self, uplink: &Uplink) -> Result<Counters, String> {
-        inside::counters(self.name(), &uplink.port)
-    }
-
-    /// Whether a process of ours relays packets, because some links delay or lose them and the kernel has no netem.
-    pub fn is_relayed(&self) -> bool {
-        self.is_relayed
+        inside::counters(&self.name, &uplink.port)
     }
 
     /// What has crossed all links so far, up and down, if a process of ours relays packets: where the kernel has netem, or no link
@@ -219,7 +227,7 @@ impl Network {
         if !self.is_relayed {
             return Ok(None);
         }
-        let links: Vec<[Crossed; 2]> = relay::Ask::Crossed.prepare(self.name())?.ask()?;
+        let links: Vec<[Crossed; 2]> = relay::Ask::Crossed.prepare(&self.name)?.ask()?;
         Ok(Some(links.into_iter().flatten().fold(Crossed::default(), Crossed::plus)))
     }
 
@@ -260,17 +268,47 @@ impl Network {
     /// moment. The kernel takes up to a second or so to use a link that was joined.
     pub fn plug(&self, host: &str, is_in: bool) -> Result<Prepared, NetworkError> {
         let line = format!("link set dev {} {}", self.host(host)?.port, if is_in { "up" } else { "down" });
-        Prepared::start([("ip", self.name(), vec![line])], None)
+        Prepared::start([("ip", &*self.name, vec![line])], None)
     }
 
     /// The hosts whose links are cut now.
     pub fn cut_hosts(&self) -> Result<Vec<String>, NetworkError> {
-        let interfaces = commands::interfaces(&["ip", "-json", "-n", self.name(), "link", "show"])?;
+        let interfaces = commands::interfaces(&["ip", "-json", "-n", &self.name, "link", "show"])?;
         let is_up =
             |shown: &Value| shown["flags"].as_array().is_some_and(|flags| flags.contains(&json!("UP")));
         let is_down = |port: &str| interfaces.iter().any(|shown| shown["ifname"] == port && !is_up(shown));
         let cut = |node: Node| is_down(&node.port).then_some(node.name);
         Ok(self.hosts().into_iter().filter_map(cut).collect())
+    }
+
+    /// Refuses a congestion control that the kernel has not.
+    ///
+    /// # Errors
+    /// A name that the kernel does not know, with those that it does.
+    pub fn check_congestion(name: &str) -> Result<(), String> {
+        let there = fs::read_to_string(CONGESTION).unwrap_or_default();
+        if there.split_whitespace().any(|known| known == name) {
+            return Ok(());
+        }
+        let expected =
+            format!("expected one of those that it has ({}), or try modprobe tcp_{name}", there.trim());
+        Err(format!("this kernel has no congestion control {name} for TCP; {expected}"))
+    }
+
+    /// Has TCP on every host use a congestion control, such as `cubic`, for connections that are made from now on.
+    ///
+    /// It is a property of the hosts' routes: a namespace takes as its own setting only what the whole machine allows to every user.
+    ///
+    /// # Errors
+    /// One that the kernel has not, or a command that fails.
+    pub fn set_congestion(&self, name: &str) -> Result<(), NetworkError> {
+        Self::check_congestion(name)?;
+        let subnet = self.topology.subnet;
+        for Node { namespace, address, .. } in self.hosts() {
+            let route = format!("{subnet} dev {INTERFACE} proto kernel scope link src {address}");
+            commands::batch("ip", &namespace, &[format!("route replace {route} congctl {name}")])?;
+        }
+        Ok(())
     }
 }
 

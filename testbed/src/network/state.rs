@@ -20,18 +20,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// [`Network::down`] removes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Network {
-    pub(super) name: String,
+    /// What it is called.
+    pub name: String,
     /// Written into every namespace, so that one which another program made later under the same name is not taken for ours.
     pub(super) token: String,
     /// What was asked for.
-    pub(super) topology: Topology,
+    pub topology: Topology,
     /// The namespaces, in the order in which they are made. The last of an unfinished network may not be there yet, or not
     /// have the token.
     pub(super) namespaces: Vec<String>,
     pub(super) complete: bool,
     /// Whether a process of ours carries packets over all links, because the kernel cannot delay or lose any.
     #[serde(default)]
-    pub(super) is_relayed: bool,
+    pub is_relayed: bool,
     /// Where the random numbers of that process start.
     #[serde(default)]
     pub(super) seed: u64,

@@ -16,7 +16,7 @@ struct Guard(Network);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        Network::remove(self.0.name()).unwrap();
+        Network::remove(&self.0.name).unwrap();
     }
 }
 
@@ -72,7 +72,7 @@ fn a_cut_link_carries_nothing_until_it_is_mended() {
         assert!(network.counters("host1").unwrap().received > before.received);
         // The shape outlives the cut.
         assert!(shown(&hosts[1].namespace, INTERFACE).contains("rate 100Mbit"));
-        assert!(shown(network.name(), &hosts[1].port).contains("rate 100Mbit"));
+        assert!(shown(&network.name, &hosts[1].port).contains("rate 100Mbit"));
     }
     let unknown = network.plug("host3", false).unwrap_err().to_string();
     assert_eq!(unknown, "there is no host host3; there are host0, host1, host2");
@@ -86,11 +86,11 @@ fn a_link_changes_while_it_is_up() {
     let slower = Link { up: mbit(20).up, down: mbit(30).down };
     network.set_link("host1", slower).unwrap();
     assert!(shown(&host.namespace, INTERFACE).contains("rate 20Mbit"));
-    assert!(shown(network.name(), &host.port).contains("rate 30Mbit"));
-    assert_eq!(Network::find(network.name()).unwrap().host("host1").unwrap().link, slower);
+    assert!(shown(&network.name, &host.port).contains("rate 30Mbit"));
+    assert_eq!(Network::find(&network.name).unwrap().host("host1").unwrap().link, slower);
     network.set_link("host1", Link::default()).unwrap();
     assert!(!shown(&host.namespace, INTERFACE).contains("tbf"));
-    assert!(!shown(network.name(), &host.port).contains("tbf"));
+    assert!(!shown(&network.name, &host.port).contains("tbf"));
     // What cannot be leaves all as it is.
     let never = Link::both(Shape { jitter: Duration::from_secs(1), ..Shape::default() });
     assert!(network.set_link("host1", never).is_err());
@@ -157,10 +157,7 @@ fn a_command_sees_only_its_host() {
     assert!(shown.contains("10.77.0.2/24") && shown.lines().count() == 2, "{shown}");
     assert!(network.command("host2", "ip").is_err());
     let hostfile = network.hostfile();
-    assert_eq!(
-        hostfile,
-        format!("{0}.host0 address=10.77.0.1\n{0}.host1 address=10.77.0.2\n", network.name())
-    );
+    assert_eq!(hostfile, format!("{0}.host0 address=10.77.0.1\n{0}.host1 address=10.77.0.2\n", network.name));
 }
 
 fn words(shape: Shape) -> String {

@@ -128,7 +128,8 @@ pub struct Kit {
     directory: TempDir,
     there: BTreeSet<String>,
     python: PathBuf,
-    missing: Vec<(String, String)>,
+    /// Peers that are not there: their names, and what is missing and how to install it.
+    pub missing: Vec<(String, String)>,
 }
 
 impl Kit {
@@ -183,11 +184,6 @@ impl Kit {
         };
         let last = said.lines().last().unwrap_or("nothing");
         Err(format!("{compiler} does not compile the all-reduce: {last}; try {install}"))
-    }
-
-    /// Peers that are not there: their names, and what is missing and how to install it.
-    pub fn missing(&self) -> &[(String, String)] {
-        &self.missing
     }
 
     /// The job that measures a case whose method is a peer, and `again`, what to type to measure it again; none where the peer is not there.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::read::Run;
 use super::sample::{Axes, Sample, in_order, number, place, samples};
-use super::{exchange, fit, metrics, regression, training};
+use super::{exchange, fit, training};
 use crate::experiment::Workload;
 use gleaner_statistics::Spread;
 
@@ -178,8 +178,8 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
     let of = |workload: Workload| samples.iter().filter(|s| s.workload == workload).collect::<Vec<_>>();
     let (exchanges, trainings) = (of(Workload::Bench), of(Workload::Train));
     let mut figures = training::figures(&trainings);
-    figures.extend(metrics::figures(&trainings));
-    figures.extend(regression::figures(&of(Workload::Regress)));
+    figures.extend(training::synchronies(&trainings));
+    figures.extend(training::regressions(&of(Workload::Regress)));
     figures.extend(exchange::figures(&exchanges));
     figures.extend(fit::figures(&exchanges));
     figures.retain(|figure| !figure.panels.is_empty());

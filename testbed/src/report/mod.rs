@@ -7,11 +7,9 @@
 mod exchange;
 pub mod figure;
 mod fit;
-mod metrics;
 pub mod page;
 mod plot;
 pub mod read;
-mod regression;
 pub mod results;
 mod sample;
 pub mod summary;

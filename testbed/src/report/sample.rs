@@ -6,8 +6,8 @@ use gleaner_algorithms::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::metrics;
 use super::read::Run;
+use super::training;
 use crate::experiment::{OF_THE_METHOD, Workload};
 use crate::record::{Outcome, Record};
 use gleaner_statistics::Spread;
@@ -158,7 +158,7 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         interface_bytes: interface_bytes(record, steps, training),
         delivered: params.and_then(|n| Some(number("entries_per_step")? / n)),
         asked: asked(record, params, &number),
-        metrics: case("synchrony").map(|_| metrics::numbers(&number)).unwrap_or_default(),
+        metrics: case("synchrony").map(|_| training::numbers(&number)).unwrap_or_default(),
         evaluations: evaluations.filter_map(|one| Evaluation::deserialize(one).ok().map(shared)).collect(),
     }
 }

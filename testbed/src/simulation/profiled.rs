@@ -1,13 +1,13 @@
 //! Executions on whole gradients, and how long each piece of work takes on the machine that simulates.
 //!
-//! Every worker has a thread and a residual of its own for the whole job. As many of them work at once as there are cores for
+//! Every worker has a thread of its own in each step, and a residual for the whole job. As many of them work at once as there are cores for
 //! them, and the others wait. So each piece of work takes as long as beside the work of others, and it need not be known what an
 //! entry costs. It says what this machine takes, and only while nothing else runs on it.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Instant;
+use std::{panic, thread};
 
 use bytes::Bytes;
 use gleaner_algorithms::collectives::Routine;
@@ -33,49 +33,39 @@ pub(super) fn traces(
     (steps, at_once): (Steps, u32),
     source: Source<'_>,
 ) -> Result<Vec<Trace>, Error> {
-    let all: Vec<Worker> =
+    let mut all: Vec<Worker> =
         (0..workers).map(|rank| Worker::new(method, rank, workers, n)).collect::<Result<_, _>>()?;
-    let cores = Cores::new(at_once);
+    let cores = &Cores::new(at_once);
     let mut gradients = vec![vec![0.0; n]; all.len()];
     let mut traces = Vec::new();
-    thread::scope(|scope| {
-        let cores = &cores;
-        let (tasks, reports): (Vec<_>, Vec<_>) = mailboxes(all.len())
-            .into_iter()
-            .zip(all)
-            .map(|(mailbox, worker)| {
-                let (task, gradients) = mpsc::channel();
-                let (report, reports) = mpsc::channel();
-                scope.spawn(move || worker.live(cores, &mailbox, &gradients, &report));
-                (task, reports)
-            })
-            .unzip();
-        for step in 0..u64::from(steps.warm_up) + u64::from(steps.counted) {
-            let ranks = (0..).zip(&mut gradients);
-            on_all_cores(ranks, |(rank, gradient): (u32, &mut Vec<f32>)| source(rank, step, gradient));
-            // A worker that has ended early says why.
-            tasks.iter().zip(gradients.drain(..)).for_each(|(task, gradient)| drop(task.send(gradient)));
-            let mut done = Vec::new();
-            for report in reports.iter().filter_map(|reports| reports.recv().ok()) {
-                done.extend(report?);
-            }
-            assert_eq!(
-                done.len(),
-                tasks.len(),
-                "a worker that misses a message misses it because of a worker that says why"
-            );
-            let (rounds, delivered) = done.first().map_or((0, 0), |done| (done.rounds, done.delivered));
-            let mut trace = Trace { rounds, delivered: delivered as f64, workers: Vec::new() };
-            for Done { ops, gradient, .. } in done {
-                trace.workers.push(ops);
-                gradients.push(gradient);
-            }
-            if step >= u64::from(steps.warm_up) {
-                traces.push(trace);
-            }
+    for step in 0..u64::from(steps.warm_up) + u64::from(steps.counted) {
+        let ranks = (0..).zip(&mut gradients);
+        on_all_cores(ranks, |(rank, gradient): (u32, &mut Vec<f32>)| source(rank, step, gradient));
+        let reports: Vec<Result<Option<Done>, Error>> = thread::scope(|scope| {
+            let own = mailboxes(all.len()).into_iter().zip(&mut all).zip(&gradients);
+            let threads: Vec<_> = own
+                .map(|((mailbox, worker), gradient)| {
+                    scope.spawn(move || worker.step(gradient, Record::new(cores), &mailbox))
+                })
+                .collect();
+            let ended = threads.into_iter().map(|thread| thread.join());
+            ended.map(|ended| ended.unwrap_or_else(|panicked| panic::resume_unwind(panicked))).collect()
+        });
+        // A worker that has ended early says why.
+        let reports = reports.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let done: Vec<Done> = reports.into_iter().flatten().collect();
+        assert_eq!(
+            done.len(),
+            all.len(),
+            "a worker that misses a message misses it because of a worker that says why"
+        );
+        let (rounds, delivered) = done.first().map_or((0, 0), |done| (done.rounds, done.delivered));
+        if step >= u64::from(steps.warm_up) {
+            let workers = done.into_iter().map(|done| done.ops).collect();
+            traces.push(Trace { rounds, delivered: delivered as f64, workers });
         }
-        Ok(traces)
-    })
+    }
+    Ok(traces)
 }
 
 /// Where a worker's messages go and come from, by the other's rank.
@@ -98,8 +88,6 @@ fn mailboxes(workers: usize) -> Vec<Mailbox> {
 /// What a worker did in a step.
 struct Done {
     ops: Vec<Op>,
-    /// Its gradient, given back.
-    gradient: Vec<f32>,
     rounds: u64,
     /// Entries of the update.
     delivered: usize,
@@ -119,33 +107,15 @@ impl Worker {
         Ok(Self { residual: residual.corrected(method.correction()), routine })
     }
 
-    /// Its job: a step for each gradient that comes, until it or another worker fails.
-    fn live(
-        mut self,
-        cores: &Cores,
-        mailbox: &Mailbox,
-        gradients: &Receiver<Vec<f32>>,
-        reports: &Sender<Result<Option<Done>, Error>>,
-    ) {
-        for gradient in gradients {
-            let done = self.step(gradient, Record::new(cores), mailbox);
-            let ends = !matches!(done, Ok(Some(_)));
-            // The caller may have given up because of another worker.
-            if reports.send(done).is_err() || ends {
-                return;
-            }
-        }
-    }
-
     /// Nothing if another worker ended before its last message.
     fn step(
         &mut self,
-        gradient: Vec<f32>,
+        gradient: &[f32],
         mut record: Record<'_>,
         Mailbox { outbox, inbox }: &Mailbox,
     ) -> Result<Option<Done>, Error> {
         let rounds = self.routine.prepared().cost.rounds;
-        self.residual.accumulate(0, &gradient)?;
+        self.residual.accumulate(0, gradient)?;
         let Lent { version, accumulator, candidates } = self.residual.begin()?;
         let mut execution = self.routine.begin(accumulator, candidates);
         let mut outgoing = Vec::new();
@@ -171,7 +141,7 @@ impl Worker {
             self.residual.recut(schedule.partition.clone(), schedule.quotas())?;
         }
         record.took(Part::Merge);
-        Ok(Some(Done { ops: record.ops, gradient, rounds, delivered }))
+        Ok(Some(Done { ops: record.ops, rounds, delivered }))
     }
 }
 

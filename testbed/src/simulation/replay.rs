@@ -5,8 +5,7 @@
 //! of cores the operations share equally, and nothing gets more than one core (processor sharing). Messages that meet at a
 //! link share it (see [`wire`](super::wire)).
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::machine::Machine;
 use super::network::Network;
@@ -71,15 +70,15 @@ pub fn replay(trace: &Trace, machine: &Machine, network: &Network, spans: bool) 
         spans,
         now: 0.0,
         number: 0,
-        events: BinaryHeap::new(),
+        events: BTreeMap::new(),
         pools: network.pools.iter().map(|&cores| Pool { cores, ..Pool::default() }).collect(),
         shared: (0..network.pools.len()).map(shared).collect(),
         workers: trace.workers.iter().map(|_| Worker::default()).collect(),
     };
     replay.begin();
-    while let Some(Reverse(next)) = replay.events.pop() {
-        replay.now = next.at;
-        replay.happen(next.what);
+    while let Some((due, event)) = replay.events.pop_first() {
+        replay.now = due.at();
+        replay.happen(event);
     }
     Replayed { workers: replay.workers.into_iter().map(|worker| worker.lived).collect() }
 }
@@ -114,31 +113,19 @@ enum Event {
     Begins { rank: usize },
 }
 
-/// Something that comes at a time; of equal times, in the order in which it was numbered.
-#[derive(Clone, Copy, Debug)]
-struct Due<T> {
-    at: f64,
-    number: u64,
-    what: T,
-}
+/// When something comes, and of what comes at one time, in which order. Times are not negative, and the bits of such numbers have their
+/// order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Due(u64, u64);
 
-impl<T> PartialEq for Due<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
+impl Due {
+    fn new(at: f64, number: u64) -> Self {
+        // Without the sign of a zero.
+        Self((at + 0.0).to_bits(), number)
     }
-}
 
-impl<T> Eq for Due<T> {}
-
-impl<T> PartialOrd for Due<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> Ord for Due<T> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at.total_cmp(&other.at).then(self.number.cmp(&other.number))
+    fn at(self) -> f64 {
+        f64::from_bits(self.0)
     }
 }
 
@@ -148,7 +135,7 @@ struct Class {
     /// Seconds of work that a task which was there from the start has had.
     had: f64,
     /// Each ends when every task of its pool has had so much work since the start.
-    tasks: BinaryHeap<Reverse<Due<Task>>>,
+    tasks: BTreeMap<Due, Task>,
 }
 
 impl Class {
@@ -189,8 +176,8 @@ impl Pool {
     /// How long until the next task is done, and of which class it is.
     fn next(&self) -> Option<(f64, usize)> {
         let of = |(class, speed): (usize, f64)| {
-            let Reverse(first) = self.classes[class].tasks.peek()?;
-            let left = first.at - self.classes[class].had;
+            let (first, _) = self.classes[class].tasks.first_key_value()?;
+            let left = first.at() - self.classes[class].had;
             (speed > 0.0).then(|| ((left / speed).max(0.0), class))
         };
         self.speeds().into_iter().enumerate().filter_map(of).min_by(|a, b| a.0.total_cmp(&b.0))
@@ -220,7 +207,7 @@ struct Replay<'a> {
     spans: bool,
     now: f64,
     number: u64,
-    events: BinaryHeap<Reverse<Due<Event>>>,
+    events: BTreeMap<Due, Event>,
     pools: Vec<Pool>,
     /// By pool, whether several workers use it.
     shared: Vec<bool>,
@@ -230,7 +217,7 @@ struct Replay<'a> {
 impl Replay<'_> {
     fn plan(&mut self, time: f64, event: Event) {
         self.number += 1;
-        self.events.push(Reverse(Due { at: time, number: self.number, what: event }));
+        self.events.insert(Due::new(time, self.number), event);
     }
 
     /// A message is to be written or read behind the others.
@@ -257,8 +244,7 @@ impl Replay<'_> {
         let pool = &mut self.pools[host.pool];
         pool.advance(self.now);
         let class = &mut pool.classes[usize::from(matches!(task, Task::Main(_)))];
-        let at = class.had + seconds;
-        class.tasks.push(Reverse(Due { at, number: self.number, what: task }));
+        class.tasks.insert(Due::new(class.had + seconds, self.number), task);
         self.plan_next(host.pool);
     }
 
@@ -327,11 +313,11 @@ impl Replay<'_> {
         let pool = &mut self.pools[number];
         pool.advance(self.now);
         let class = &mut pool.classes[class];
-        let Some(Reverse(done)) = class.tasks.pop() else { return };
+        let Some((due, done)) = class.tasks.pop_first() else { return };
         // What was lost to rounding is given back, so that equal tasks end at the same time.
-        class.had = class.had.max(done.at);
+        class.had = class.had.max(due.at());
         self.plan_next(number);
-        match done.what {
+        match done {
             Task::Main(rank) => {
                 if let Op::Work(part, _) = self.trace.workers[rank][self.workers[rank].next - 1] {
                     self.lived(rank, Some(part));

@@ -105,6 +105,14 @@ impl Trace {
         bytes
     }
 
+    /// Of several steps the middle one, by the bytes that its busiest worker receives, and these.
+    pub fn middle(steps: &[Self]) -> Option<(u64, &Self)> {
+        let most = |step: &Self| step.bytes_received().into_iter().fold(0.0, f64::max) as u64;
+        let mut steps: Vec<(u64, &Self)> = steps.iter().map(|step| (most(step), step)).collect();
+        steps.sort_by_key(|(bytes, _)| *bytes);
+        steps.get(steps.len().saturating_sub(1) / 2).copied()
+    }
+
     /// Messages of all workers together.
     pub fn messages(&self) -> u64 {
         let sends = |ops: &Vec<Op>| ops.iter().filter(|op| matches!(op, Op::Send { .. })).count() as u64;

@@ -107,7 +107,7 @@ pub struct Ended {
 /// as they are watched.
 pub fn exchange<'s>(
     session: &'s Session,
-    settings: &Settings,
+    settings: &'s Settings,
     parameters: &mut Parameters,
     share: Share,
     example: impl FnOnce() -> TrainResult<Tensor>,

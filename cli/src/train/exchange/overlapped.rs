@@ -20,17 +20,13 @@ use gleaner_trainer::parameters::{Parameter, Parameters};
 
 pub struct Overlapped<'s> {
     session: &'s Session,
+    settings: &'s Settings,
     overlap: Overlap<'s>,
     optimizer: Optimizer,
     /// What gradients are transformed by before they are handed over.
     dct: Option<Dct>,
-    clip: Option<f32>,
-    clip_update: Option<f32>,
-    /// Whether gradients are multiplied by the learning rate before they are accumulated.
-    rate_in_residual: bool,
     /// By how much more than the mean worker this one counts, if batches differ.
     weight: Option<f64>,
-    merge: &'static str,
     /// The share of its velocity that the optimiser keeps, where it takes entries as if they had not waited.
     momentum: f32,
     /// What rank 0 has found and said.
@@ -40,7 +36,7 @@ pub struct Overlapped<'s> {
 impl<'s> Overlapped<'s> {
     pub fn new(
         session: &'s Session,
-        settings: &Settings,
+        settings: &'s Settings,
         parameters: &Parameters,
         Share { weight, .. }: Share,
         example: impl FnOnce() -> TrainResult<Tensor>,
@@ -78,10 +74,11 @@ impl<'s> Overlapped<'s> {
                 0.0
             }
         };
-        let &Levers { clip_update, rate_in_residual, dct, sign_update, .. } = &settings.options.levers;
+        let &Levers { dct, sign_update, .. } = &settings.options.levers;
         let dct = dct.map(|block| parameters.dct(block));
         Ok(Self {
             session,
+            settings,
             overlap,
             optimizer: Optimizer::new(
                 parameters,
@@ -89,11 +86,7 @@ impl<'s> Overlapped<'s> {
                 Reading { dct: dct.clone(), signs: sign_update },
             )?,
             dct,
-            clip: settings.clip,
-            clip_update,
-            rate_in_residual,
             weight,
-            merge: settings.merge.name(),
             momentum,
             findings: Vec::new(),
         })
@@ -126,7 +119,7 @@ impl<'s> Overlapped<'s> {
 
 impl Exchange for Overlapped<'_> {
     fn watch(&mut self, parameters: &Parameters) -> TrainResult<()> {
-        if self.clip.is_none() && self.dct.is_none() {
+        if self.settings.clip.is_none() && self.dct.is_none() {
             parameters.watch(&mut self.overlap)?;
         }
         Ok(())
@@ -141,16 +134,16 @@ impl Exchange for Overlapped<'_> {
         keeps: bool,
     ) -> TrainResult<()> {
         self.overlap.gradients().keep_accumulated(keeps);
-        let rate = self.rate_in_residual.then_some(f64::from(rate));
+        let rate = self.settings.options.levers.rate_in_residual.then_some(f64::from(rate));
         let factor = self.weight.map_or(rate, |weight| Some(weight * rate.unwrap_or(1.0)));
         // The gradient of so many times the loss is as many times as long, and so may its norm be.
         let weighted = factor.map(|factor| loss.affine(factor, 0.0)).transpose()?;
         let loss = weighted.as_ref().unwrap_or(loss);
-        if self.clip.is_none() && self.dct.is_none() {
+        if self.settings.clip.is_none() && self.dct.is_none() {
             return Ok(self.overlap.backward(loss)?);
         }
         let mut gradient = loss.backward()?;
-        if let Some(largest) = self.clip {
+        if let Some(largest) = self.settings.clip {
             parameters.clip(&mut gradient, largest * factor.unwrap_or(1.0) as f32)?;
         }
         if let Some(dct) = &self.dct {
@@ -171,11 +164,12 @@ impl Exchange for Overlapped<'_> {
         let update = self.overlap.wait()?;
         let came = Instant::now();
         if update.skipped().is_none() {
-            let rate = if self.rate_in_residual { Rate::Within(rate) } else { Rate::Of(rate) };
+            let levers = &self.settings.options.levers;
+            let rate = if levers.rate_in_residual { Rate::Within(rate) } else { Rate::Of(rate) };
             let shortened = |largest: f32| -> TrainResult<f32> {
                 Ok((f64::from(largest) / optimizer::norm(&update, parameters)?).min(1.0) as f32)
             };
-            let factor = self.clip_update.map_or(Ok(1.0), shortened)?;
+            let factor = levers.clip_update.map_or(Ok(1.0), shortened)?;
             self.optimizer.apply(&update, parameters, rate, factor)?;
             self.session.record(step, "apply", came..Instant::now());
             self.look_after(step);
@@ -194,7 +188,7 @@ impl Exchange for Overlapped<'_> {
         let gradients = self.overlap.gradients();
         let health = gradients.health();
         Account {
-            merge: self.merge,
+            merge: self.settings.merge.name(),
             groups: self.overlap.grouping().map_or(1, |grouping| grouping.groups()),
             mean_density: gradients.mean_density(),
             delivered_norm_share: gradients.delivered_norm_share(),

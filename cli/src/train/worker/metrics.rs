@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::clock::Times;
-use crate::train::error::{TrainError, TrainResult};
+use crate::train::error::{TrainResult, unwritten};
 use crate::train::exchange::Passed;
 use crate::train::settings::Settings;
 
@@ -43,16 +43,16 @@ impl Metrics {
         let is_there = path.exists();
         let opened = OpenOptions::new().create(true).append(true).open(path);
         let removed = opened.and_then(|_| if is_there { Ok(()) } else { fs::remove_file(path) });
-        removed.map_err(|source| TrainError::Write { path: path.into(), source })
+        removed.map_err(unwritten(path))
     }
 
     fn open(path: &Path, appends: bool) -> TrainResult<Self> {
-        let refuse = |source| TrainError::Write { path: path.into(), source };
+        let refuse = unwritten(path);
         // A file that is opened to append cannot be cut off as well.
         let mut options = OpenOptions::new();
         options.create(true).write(true).append(appends).truncate(!appends);
-        let file = options.open(path).map_err(refuse)?;
-        let is_empty = file.metadata().map_err(refuse)?.len() == 0;
+        let file = options.open(path).map_err(&refuse)?;
+        let is_empty = file.metadata().map_err(&refuse)?.len() == 0;
         let mut metrics = Self { path: path.into(), file, received: 0 };
         if is_empty && !metrics.is_json() {
             metrics.line(FIELDS)?;
@@ -104,7 +104,6 @@ impl Metrics {
     }
 
     fn line(&mut self, line: &str) -> TrainResult<()> {
-        let written = self.file.write_all(format!("{line}\n").as_bytes());
-        written.map_err(|source| TrainError::Write { path: self.path.clone(), source })
+        self.file.write_all(format!("{line}\n").as_bytes()).map_err(unwritten(&self.path))
     }
 }

@@ -64,7 +64,7 @@ fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
     of(&options)
 }
 
-fn run(settings: &Settings) -> Result<Summary, TrainError> {
+fn run(settings: &Settings) -> TrainResult<Summary> {
     train(&Session::join()?, settings, |_| {})
 }
 
