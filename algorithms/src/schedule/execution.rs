@@ -234,10 +234,10 @@ impl<T: Element> Execution<T> {
         self.values.chooses_from()
     }
 
-    /// Goes on until a message is needed, work is to be done, or all is done; appends what is to be sent.
+    /// Runs until a message is needed, work is to be done, or all is done; appends what is to be sent.
     ///
     /// # Errors
-    /// Sums that are not finite. The run is then of no use.
+    /// Sums that are not finite. The run cannot be used afterwards.
     pub fn advance(&mut self, outbox: &mut Vec<Outgoing>) -> Result<Progress<Work<T>>, ExecutionError> {
         let schedule = self.values.run.program.schedule.clone();
         let progress = self.machine.advance(&schedule, &mut self.values);
@@ -283,7 +283,7 @@ impl<T: Element> Execution<T> {
     }
 
     /// How many entries it may handle to take in this payload: all that the message may have if the payload is its last, and
-    /// none before. Values of dense blocks do not count: they go on as they come.
+    /// none before. Values of dense blocks do not count: they are passed on as they arrive.
     pub fn entries_of(&self, payload: &Bytes) -> usize {
         let (step, _, received) = self.machine.place();
         let receipts = self.values.run.program.facts.get(step).map(|facts| &facts.receipts[..]);
@@ -304,10 +304,10 @@ impl<T: Element> Execution<T> {
 
     /// Takes the next message from a peer in; appends what can be sent right away.
     ///
-    /// A dense block that the next exchange sends on as it is, as in a ring, leaves piece by piece while it comes.
+    /// A dense block that the next exchange sends unchanged, as in a ring, is passed on piece by piece while it arrives.
     ///
     /// # Errors
-    /// A message that is not what the schedule declares, or sums that are not finite. The run is then of no use.
+    /// A message that is not what the schedule declares, or sums that are not finite. The run cannot be used afterwards.
     pub fn receive(
         &mut self,
         from: Rank,

@@ -42,7 +42,7 @@ pub fn lockstep<T: Element>(executions: Vec<Execution<T>>) -> Result<Lockstep<T>
 /// Something that one worker did, with all that it handled until then and the messages that it sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Happening<'a> {
-    /// It went on until it needed a message, or to its end.
+    /// It ran until it needed a message, or to its end.
     Advanced(Tally, &'a [Outgoing]),
     /// It took a message of this many bytes in.
     Received(Rank, u64, Tally, &'a [Outgoing]),

@@ -10,7 +10,7 @@ use super::{Lanes, Note, Place, Receive, Rule, Schedule, Send, Slots, Step};
 use crate::bag::Coding;
 use crate::{Block, Rank};
 
-/// What slots hold, and what each step makes of it.
+/// What slots hold, and how each step changes it.
 pub trait Reader {
     /// What one slot holds.
     type Held;
@@ -21,11 +21,11 @@ pub trait Reader {
     /// Why a step cannot be done.
     type Error: From<Fault>;
 
-    /// Keeps what the rule chooses of some slots. Work that is handed out has taken its slots with it; the machine goes on when
+    /// Keeps what the rule chooses of some slots. Work that is handed out has taken its slots with it; the machine continues when
     /// all of it is back.
     ///
     /// # Errors
-    /// As the reader has them; so for all steps.
+    /// Those of the reader, here and in all other steps.
     fn keep(
         &mut self,
         held: &mut Slotted<Self>,
@@ -53,7 +53,7 @@ pub trait Reader {
     /// Sends some slots, in a latency round.
     fn send(&mut self, held: &mut Slotted<Self>, at: usize, send: &Send, round: u64) -> Did<Self>;
 
-    /// Takes in what came for a receive. Says whether that was all of it.
+    /// Takes in a message for a receive. Returns whether the receive is complete.
     ///
     /// # Errors
     /// As the reader has them.
@@ -126,7 +126,7 @@ pub enum Fault {
 
 crate::sentence::debug_as_sentence!(Fault);
 
-/// Where a machine stands.
+/// The state of a machine after it has run.
 #[derive(Debug, PartialEq)]
 pub enum Progress<W> {
     /// It needs the next message from this rank.
@@ -199,13 +199,13 @@ pub struct Machine<R: Reader> {
     /// The slots.
     pub held: Store<R::Held>,
     step: usize,
-    /// Whether the present exchange's sends have left, and how many of its receives have come.
+    /// Whether the sends of the current exchange have left, and how many of its receives are complete.
     sent: bool,
     received: usize,
     /// Work that is to be handed out, and how much is elsewhere.
     works: VecDeque<R::Work>,
     elsewhere: usize,
-    /// The last latency round that this worker finished, and the one that the present exchange has reached.
+    /// The last latency round that this worker finished, and the one that the current exchange has reached.
     finished: u64,
     round: u64,
 }
@@ -217,10 +217,10 @@ impl<R: Reader> Machine<R> {
         Self { held, step: 0, sent: false, received: 0, works, elsewhere: 0, finished: 0, round: 0 }
     }
 
-    /// Goes on until a message is needed, work is to be done, or all is done.
+    /// Runs until a message is needed, work is to be done, or all is done.
     ///
     /// # Errors
-    /// As the reader has them. The machine is then of no use.
+    /// Those of the reader. The machine cannot be used afterwards.
     pub fn advance(&mut self, schedule: &Schedule, reader: &mut R) -> Result<Progress<R::Work>, R::Error> {
         loop {
             if let Some(work) = self.works.pop_front() {
@@ -267,7 +267,7 @@ impl<R: Reader> Machine<R> {
     /// Takes a message in that its sender sent in a latency round.
     ///
     /// # Errors
-    /// A message that is not waited for, and as the reader has them. The machine is then of no use.
+    /// A message that is not waited for, and those of the reader. The machine cannot be used afterwards.
     pub fn receive(
         &mut self,
         schedule: &Schedule,
@@ -301,7 +301,7 @@ impl<R: Reader> Machine<R> {
         self.finished
     }
 
-    /// How far it has come: to have sent is something, even if it waits in the same step.
+    /// Progress: having sent counts, even if it waits in the same step.
     pub fn place(&self) -> (usize, bool, usize) {
         (self.step, self.sent, self.received)
     }

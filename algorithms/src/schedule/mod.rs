@@ -204,7 +204,7 @@ impl Schedule {
         self.steps.iter().filter_map(Step::exchange)
     }
 
-    /// Where a dense block goes on to piece by piece while it comes in, by the last receive of a step, and whether it is retained
+    /// Where a dense block is passed on to piece by piece while it arrives, by the last receive of a step, and whether it is retained
     /// then: the next exchange sends this block alone.
     pub fn passes_on(&self, step: usize) -> Option<(Rank, After)> {
         match (self.exchange(step)?.1.last(), self.exchange(step + 1)?.0) {

@@ -41,7 +41,7 @@ pub struct Facts {
     pub sends_again: bool,
     /// Whether a later exchange sends anything.
     pub sends_later: bool,
-    /// Where a dense block goes on to piece by piece while it comes in, by the last receive of this step, and whether it is retained
+    /// Where a dense block is passed on to piece by piece while it arrives, by the last receive of this step, and whether it is retained
     /// then: the next exchange sends this block alone.
     pub passes_on: Option<(Rank, After)>,
 }

@@ -37,7 +37,7 @@ pub enum Rule {
         /// How many are kept at most.
         most: usize,
     },
-    /// What a selector chooses from all of this worker's own gradient, as far as that is of this many entries as an index can
+    /// What a selector chooses from all of this worker's own gradient, which has no more entries than an index can
     /// count. It keeps its state in this worker's own registers, from the first on.
     By(Arc<Selection>),
     /// Of each slot the entries at this many indices that are sampled at random, k given for every block of the partition: the same

@@ -13,7 +13,7 @@ pub struct Tally {
     pub pooled: f64,
     /// Entries of bags that other selections looked at, and indices that were sampled at random or agreed on.
     pub sifted: f64,
-    /// Sparse entries, indices of proposals and aligned values that were encoded. What travels on as it came costs none, and neither
+    /// Sparse entries, indices of proposals and aligned values that were encoded. What is passed on unchanged costs none, and neither
     /// do entries whose indices a device encodes.
     pub encoded: f64,
     /// Sparse entries that were decoded, and those that they were merged with.

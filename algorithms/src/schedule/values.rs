@@ -139,7 +139,7 @@ pub(super) struct Values<T: Element> {
     /// Of them, those that came in each latency round.
     pub(super) words_by_round: Vec<(u64, u64)>,
     pub(super) tally: Tally,
-    /// What stays of the dense block that is being received, if one is, and how many of its values have come.
+    /// What is retained of the dense block that is being received, if one is, and how many of its values have arrived.
     arriving: Dense<T>,
     came: usize,
     /// Where the arriving block is passed on to piece by piece, ahead of the next exchange, and whether it is retained then.

@@ -59,18 +59,18 @@ pub(crate) trait Carrier: Send {
         None
     }
 
-    /// Ends all that is under way, in both stages, and writes the true values of all units into `parameters`: what every worker has
+    /// Completes all exchanges under way, in both stages, and writes the true values of all units into `parameters`: what every worker has
     /// that calls it after the same steps. All workers call it together.
     fn flush(&mut self, parameters: &mut [f32]) -> Result<(), Error>;
 
-    /// Adds what it carries from step to step, between two steps. What is under way in the background is waited for, and kept as it
-    /// came: it is applied when it would have been.
+    /// Adds what it carries from step to step, between two steps. An exchange in the background is waited for, and its result kept
+    /// unchanged: it is applied when it would have been.
     fn save(&mut self, state: &mut State) -> Result<(), Error>;
 
     /// Whether a state is one of this carrier's. Nothing changes.
     fn expects(&self, path: &Path, state: &State) -> Result<(), CheckpointError>;
 
-    /// Goes on from a state that it expects. All workers call it together.
+    /// Resumes from a state that it expects. All workers call it together.
     fn load(&mut self, state: &State) -> Result<(), Error>;
 
     /// The step that comes next and the true values, where they are kept elsewhere than on the ranks.

@@ -1,8 +1,8 @@
-//! Local steps: a worker goes on by itself for some steps, and then exchanges the difference that they made (post-local SGD, Lin et
+//! Local steps: a worker trains by itself for some steps, and then exchanges the difference that they made (post-local SGD, Lin et
 //! al., ICLR 2020; with an outer Nesterov step, DiLoCo, Douillard et al., 2023).
 //!
 //! The difference goes the way of a gradient, so that what a sparse method does not deliver waits in the residual for the next
-//! exchange. All workers go on from the same values, and each keeps the velocities of its own steps.
+//! exchange. All workers continue from the same values, and each keeps the velocities of its own steps.
 
 use std::time::Duration;
 

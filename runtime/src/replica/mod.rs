@@ -1,4 +1,4 @@
-//! What a trainer holds where the synchrony is chosen: parameters that workers hold in common, as far as the synchrony says.
+//! What a trainer holds where the synchrony is chosen: parameters that workers have in common, up to the staleness that the synchrony allows.
 
 pub(crate) mod carrier;
 mod local;
@@ -85,7 +85,7 @@ pub struct Replica {
     given: usize,
     step: u64,
     run: String,
-    /// When the present pass began: when the step before it was over.
+    /// When the current pass began: when the step before it was over.
     since: Instant,
 }
 
@@ -100,7 +100,7 @@ trait Driver: Send {
         turn: &Turn,
     ) -> Result<Stepped, Error>;
 
-    /// Ends all that is under way. All workers call it together. `room` has as many entries as the parameters.
+    /// Completes all exchanges under way. All workers call it together. `room` has as many entries as the parameters.
     fn flush(
         &mut self,
         carrier: &mut dyn Carrier,
@@ -111,10 +111,10 @@ trait Driver: Send {
     /// Adds what it carries from step to step, once the carrier has.
     fn save(&self, state: &mut State);
 
-    /// Goes on from what was saved.
+    /// Resumes from what was saved.
     fn load(&mut self, state: &State) -> Result<(), CheckpointError>;
 
-    /// Goes on after this many exchanges from these true values, with nothing under way. Says which step comes next.
+    /// Resumes after this many exchanges from these true values, with no exchange under way. Returns the number of the next step.
     fn begin(&mut self, exchanges: u64, values: &[f32]) -> u64;
 }
 
@@ -130,7 +130,7 @@ impl Session {
     }
 
     /// The same where parameter servers keep all that they have applied in a directory, which each of them finds under this path. When it
-    /// `resumes`, the replica goes on from what lies there, in the [step](Replica::step_number) that comes next, and nothing that was applied is lost; there may
+    /// `resumes`, the replica resumes from the state there, at the [step](Replica::step_number) that comes next, and nothing that was applied is lost; there may
     /// be another number of servers than before. Otherwise it begins again, in place of what lies there.
     ///
     /// # Errors
@@ -296,7 +296,7 @@ impl Replica {
         Ok(Stepped { waiting: self.since - began, computing: turn.computing, ..stepped })
     }
 
-    /// Ends all that is under way: afterwards the [parameters](Self::parameters) have the same bits on all workers. All call it
+    /// Completes all exchanges under way: afterwards the [parameters](Self::parameters) have the same bits on all workers. All call it
     /// together, after the same number of steps.
     ///
     /// # Errors
@@ -308,7 +308,7 @@ impl Replica {
         Ok(())
     }
 
-    /// The number of the present step, from 0.
+    /// The number of the current step, from 0.
     pub fn step_number(&self) -> u64 {
         self.step
     }

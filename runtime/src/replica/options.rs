@@ -44,7 +44,7 @@ pub struct Stepped {
     pub waiting: Duration,
     /// How long the pass took: batch computation time.
     pub computing: Duration,
-    /// How long what was exchanged during the pass was under way.
+    /// How long the exchange during the pass took.
     pub background: Duration,
     /// Entries whose gradient is exchanged during the next pass.
     pub deferred: u64,

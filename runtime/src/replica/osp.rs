@@ -25,9 +25,9 @@ pub(super) struct TwoStages {
     session: Arc<Inner>,
     units: Vec<Range<usize>>,
     lgp: Lgp,
-    /// The true values, as far as they have come.
+    /// The true values received so far.
     truth: Vec<f32>,
-    /// What is under way in the background, and the rate of its step.
+    /// The units that are being exchanged in the background, and the rate of its step.
     background: Vec<usize>,
     rate: f32,
     /// That step, and when it was started, unless that was before a checkpoint.
@@ -47,7 +47,7 @@ impl TwoStages {
         Self { session, units, lgp, truth, background, rate: 0.0, since: None }
     }
 
-    /// Takes in what was under way in the background.
+    /// Completes the exchange in the background.
     fn complete(&mut self, carrier: &mut dyn Carrier, parameters: &mut [f32]) -> Result<Finished, Error> {
         if self.background.is_empty() {
             return Ok(Finished::default());
@@ -62,7 +62,7 @@ impl TwoStages {
         Ok(finished)
     }
 
-    /// The true values of some units have come.
+    /// The true values of some units have arrived.
     fn learn(&mut self, units: &[usize], parameters: &[f32], rate: f32, finished: &Finished) {
         for range in units.iter().map(|&unit| self.units[unit].clone()) {
             let (before, after) = (&mut self.truth[range.clone()], &parameters[range.clone()]);

@@ -18,8 +18,8 @@ const TRAINER: &str = "trainer.";
 
 impl Replica {
     /// Writes the parameters, residuals, velocities, the step, and what the synchrony carries from step to step, as safetensors: beside, then
-    /// renamed, so that `path` holds a whole checkpoint or the one before. What is under way in the background is waited for, and saved as it
-    /// came: it is applied when it would have been, so that a run with checkpoints has the same bits as one without.
+    /// renamed, so that `path` holds a whole checkpoint or the one before. An exchange in the background is waited for, and its result saved
+    /// unchanged: it is applied when it would have been, so that a run with checkpoints has the same bits as one without.
     ///
     /// # Errors
     /// A file that cannot be written, a call in the middle of a pass, or a job that has failed.
@@ -61,7 +61,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Goes on from what [`save`](Self::save) wrote, bit by bit. All ranks call it together, each with its own file, and go on only if all
+    /// Resumes from what [`save`](Self::save) wrote, bit by bit. All ranks call it together, each with its own file, and resume only if all
     /// files are of one step of one run.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Replica {
             Ok(state)
         });
         let mut state = together(&self.session, own, self.session.workers)?;
-        // The others go on now, so a rank that cannot ends the job.
+        // The others continue now, so a rank that cannot ends the job.
         self.go_on_from(&mut state).map_err(|error| match error {
             Error::Failed(_) => error,
             error => {
@@ -143,7 +143,7 @@ impl Replica {
         format!("{} under {}", self.options.method, self.options.synchrony.name())
     }
 
-    /// Which run this is, in 32 hexadecimal digits: chosen at random when a job begins, the same on all ranks, and kept when a job goes on
+    /// Which run this is, in 32 hexadecimal digits: chosen at random when a job begins, the same on all ranks, and kept when a job resumes
     /// from a checkpoint.
     pub fn run(&self) -> &str {
         &self.run

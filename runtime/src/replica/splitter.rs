@@ -20,7 +20,7 @@ use crate::session::Inner;
 /// Steps that are measured before U_max is taken from the first epoch on.
 const MEASURED: u64 = 4;
 
-/// What a checkpoint calls what was reported in the present epoch, and the importance of each unit.
+/// What a checkpoint calls what was reported in the current epoch, and the importance of each unit.
 const EPOCH: &str = "epoch";
 const IMPORTANCES: &str = "importances";
 
@@ -105,7 +105,7 @@ impl Splitter {
         state.numbers.insert(IMPORTANCES.into(), self.importances.clone());
     }
 
-    /// Goes on from that.
+    /// Resumes from that.
     pub(super) fn load(&mut self, state: &State) -> Result<(), CheckpointError> {
         let [first, share, allowed, loss, samples, ref passes @ ..] = *state.numbers_of(EPOCH)? else {
             return Err(lacks(EPOCH));

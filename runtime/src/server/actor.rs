@@ -1,7 +1,7 @@
 //! The actor of one parameter server: it takes in what workers push, asks the policy what follows, and does that.
 //!
-//! What follows is done in order. Work on many entries is done by compute threads, which have the shard meanwhile; what comes from
-//! workers is taken in all the same.
+//! What follows is done in order. Work on many entries is done by compute threads, which have the shard meanwhile; messages of
+//! workers are still received.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ pub(crate) struct Server {
     rank: u32,
     role_map: RoleMap,
     arriving: Arriving,
-    /// How many plans have come: what is under way for an older one is of no use.
+    /// How many plans have been received: results for an older one are discarded.
     plans: u32,
     job: Option<Job>,
     /// The task that waits until all workers have left.
@@ -75,7 +75,7 @@ pub(crate) enum Done {
         step: u64,
         importance: Vec<f64>,
     },
-    /// It is where the other servers are.
+    /// It has rolled back to the step of the other servers.
     WentBack,
     Failed(String),
 }
@@ -157,7 +157,7 @@ impl Server {
         }
     }
 
-    /// Takes in what has come of a worker's pushes, as far as that goes.
+    /// Decodes the payloads of a worker's push that have arrived, until one has to be waited for.
     fn taken_in(&mut self, TakenIn { worker, push, part, intake }: TakenIn, io: &mut Io) {
         let Some(job) = &mut self.job else { return };
         let gives = job.push_queues[worker as usize].give_back(push, part, intake);
@@ -229,7 +229,7 @@ impl Server {
         }
     }
 
-    /// Nothing more comes from a worker.
+    /// A worker sends nothing more.
     fn leave(&mut self, worker: u32, io: &mut Io) {
         self.left.insert(worker);
         match self.job.as_mut().map(|job| job.leave(worker)) {
@@ -253,7 +253,7 @@ fn tell(worker: u32, answer: &Answer, io: &mut Io) {
     io.send(Peer(worker), Packet { tag, payload: answer.encode() });
 }
 
-/// The job cannot go on, because of this rank.
+/// Fails the job, and names this rank as the cause.
 fn blame(io: &mut Io, rank: u32, reason: impl Into<String>) {
     io.fail(Failure { rank, step: None, reason: reason.into() });
 }

@@ -38,7 +38,7 @@ pub(super) struct Arrivals {
     taken: Vec<(Peer, u32, u64)>,
     started: BTreeMap<Stage, Started>,
     fetch: Option<Started>,
-    /// The values of servers, as far as they have come, where only changes come.
+    /// The values received from servers so far, where only changes are sent.
     truth: Option<Vec<f32>>,
     /// By server, for which step it has said how important units are.
     splits: BTreeMap<u32, (u64, Vec<f64>, [u64; 2])>,
@@ -52,9 +52,9 @@ pub(super) struct Arrivals {
 struct Started {
     step: u64,
     began: Instant,
-    /// Servers whose word has not come.
+    /// Servers whose answer has not arrived.
     unheard: BTreeSet<u32>,
-    /// By number of the pusher, those that have not all come.
+    /// By number of the pusher, those that are not complete.
     awaited: BTreeMap<usize, Box<Execution>>,
     came: Vec<(usize, Bag)>,
     /// Whether only what has changed comes.
@@ -128,7 +128,7 @@ impl Arrivals {
             let nothing = Arc::new(Vec::new());
             let program = program(&self.pushers[number])?;
             let mut execution = Execution::new(program, nothing, vec![Default::default()]);
-            // It goes on to its only receive.
+            // It runs to its only receive.
             execution.go_on(&mut Vec::new())?;
             awaited.insert(number, Box::new(execution));
         }
@@ -137,7 +137,7 @@ impl Arrivals {
         Ok(Started { step, began, unheard, awaited, came, is_change: false, last: None })
     }
 
-    /// Waits until all has come of what was pushed last in a stage.
+    /// Waits until the values of the last push in a stage are complete.
     pub(super) fn complete(&mut self, stage: Stage) -> Result<(), Error> {
         while self.started.get(&stage).is_some_and(|started| !started.is_over()) {
             self.take()?;
@@ -173,7 +173,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// How important units are for a step, and how many entries may go to the background, as all servers say together; U_max too.
+    /// How important units are for a step, and how many entries may go to the background, combined from all servers; U_max too.
     pub(super) fn split(&mut self, step: u64) -> Result<(Vec<f64>, usize, usize), Error> {
         let servers = self.session.role_map.roles.servers;
         let is_there = |splits: &BTreeMap<u32, (u64, Vec<f64>, [u64; 2])>, server| {
@@ -191,7 +191,7 @@ impl Arrivals {
         Ok((importances, least[0] as usize, least[1] as usize))
     }
 
-    /// The next word of a server, while no values are awaited.
+    /// The next answer of a server, while no values are awaited.
     pub(super) fn answer(&mut self) -> Result<(u32, Answer), Error> {
         let (server, id, payload) = self.next()?;
         let answer = (id.gradient == REPLY).then(|| Answer::decode(&payload, self.units)).flatten();

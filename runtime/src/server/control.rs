@@ -25,7 +25,7 @@ pub(crate) enum Ask {
     Done,
 }
 
-/// What stands before a push.
+/// The header of a push.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Head {
     pub(crate) step: u64,
@@ -57,7 +57,7 @@ pub(crate) enum Answer {
     },
     /// The values of all parts follow.
     Fetched { step: u64 },
-    /// How important each unit is for this step, as far as this server has it; how many entries may go to the background, and U_max.
+    /// How important this server's part of each unit is for this step; how many entries may go to the background, and U_max.
     Split { step: u64, importance: Vec<f64>, budget: [u64; 2] },
 }
 
@@ -102,7 +102,7 @@ impl Ask {
         bytes.into()
     }
 
-    /// None for what no worker of this many units says.
+    /// None for bytes that a worker with this many units does not send.
     pub(crate) fn decode(mut bytes: &[u8], units: usize) -> Option<Self> {
         let (kind, step) = (bytes.try_get_u8().ok()?, bytes.try_get_u64_le().ok()?);
         let ask = match kind {
@@ -151,7 +151,7 @@ impl Answer {
         bytes.into()
     }
 
-    /// None for what no server of this many units says.
+    /// None for bytes that a server with this many units does not send.
     pub(crate) fn decode(mut bytes: &[u8], units: usize) -> Option<Self> {
         let (kind, step) = (bytes.try_get_u8().ok()?, bytes.try_get_u64_le().ok()?);
         let answer = match kind {

@@ -54,7 +54,7 @@ pub(super) enum Operation {
         worker: u32,
         step: u64,
     },
-    /// All servers go on in this step, and this one has made it already.
+    /// All servers resume at this step, which this one has made already.
     GoBack {
         step: u64,
     },
@@ -64,7 +64,7 @@ pub(super) enum Operation {
     },
 }
 
-/// What a plan has become.
+/// The state that a server makes from a plan.
 pub(crate) struct Opened {
     parts: Vec<Part>,
     most: Vec<u64>,
@@ -249,7 +249,7 @@ impl Job {
         self.take_in(worker, push, None, io)
     }
 
-    /// Takes in what has come of a push, of one part or of all of them.
+    /// Decodes the payloads of a push that have arrived, of one part or of all of them.
     pub(super) fn take_in(
         &mut self,
         worker: u32,
@@ -353,7 +353,7 @@ impl Job {
         self.work(entries, encode, io)
     }
 
-    /// Goes back to where the other servers are.
+    /// Rolls back to the step of the other servers.
     pub(super) fn go_back(&mut self, step: u64, io: &mut Io) -> Option<Done> {
         let ranges = ranges(&self.parts);
         let go_back = move |shard: &mut Shard| match shard.go_back(step, &ranges) {

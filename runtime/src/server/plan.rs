@@ -29,9 +29,9 @@ pub(crate) struct Plan {
     pub(crate) sgd: (f32, f32, bool),
     /// Where its state survives, if it does.
     pub(crate) directory: Option<PathBuf>,
-    /// Whether it goes on from what is there.
+    /// Whether it resumes from the state in that directory.
     pub(crate) resume: bool,
-    /// Of which run its state is, unless it goes on.
+    /// Of which run its state is, unless it resumes.
     pub(crate) run: String,
     /// How many values follow.
     pub(crate) values: usize,

@@ -24,7 +24,7 @@ const OPEN: usize = 3;
 
 /// See the module.
 pub(super) struct PushQueue {
-    /// Nothing more comes from it, and whether the policy knows.
+    /// Whether the worker sends nothing more, and whether the policy knows.
     pub(super) is_gone: bool,
     pub(super) is_reported: bool,
     pushes: BTreeMap<(u64, Stage), Push>,
@@ -39,14 +39,14 @@ struct Push {
     head: Head,
     /// By part, what comes in and how many bytes it took.
     intakes: BTreeMap<usize, (Intake, u64)>,
-    /// How many parts have not come.
+    /// How many parts have not arrived.
     missing: usize,
     is_complete: bool,
     /// When it was announced, and when the last of it came.
     during: (Instant, Instant),
 }
 
-/// How far the push of one part has come.
+/// Progress of the push of one part.
 pub(crate) enum Intake {
     Waits(Box<Execution>),
     /// A compute thread has it.
@@ -54,7 +54,7 @@ pub(crate) enum Intake {
     Came(Bag),
 }
 
-/// What has come of a push: with each part its bag, and how many bytes it took.
+/// What was received of a push: with each part its bag, and how many bytes it took.
 pub(super) struct Came {
     pub(super) head: Head,
     pub(super) bags: Vec<(usize, Bag)>,
@@ -95,7 +95,7 @@ impl PushQueue {
             let programs = part.maker.at(head.step).map_err(|error| error.to_string())?;
             let nothing = Arc::new(Vec::new());
             let mut execution = Execution::new(programs.push[1].clone(), nothing, vec![Default::default()]);
-            // It goes on to its only receive.
+            // It runs to its only receive.
             execution.go_on(&mut Vec::new()).map_err(|error| reason(&error))?;
             intakes.insert(index, (Intake::Waits(Box::new(execution)), 0));
         }
@@ -157,7 +157,7 @@ impl PushQueue {
         Ok(())
     }
 
-    /// Whether all of a push has come; once.
+    /// Whether a push is complete; once.
     pub(super) fn is_complete(&mut self, push: (u64, Stage)) -> bool {
         let push = self.pushes.get_mut(&push).filter(|push| push.missing == 0);
         push.is_some_and(|push| !std::mem::replace(&mut push.is_complete, true))
@@ -168,7 +168,7 @@ impl PushQueue {
         self.pushes.get(&push).is_some_and(|push| push.head.units.iter().all(|has| *has))
     }
 
-    /// What has come of a push, to be applied. It is still to be answered.
+    /// What was received of a push, to be applied. It is still to be answered.
     pub(super) fn take(&mut self, push: (u64, Stage)) -> Option<Came> {
         let push = self.pushes.get_mut(&push)?;
         let (mut bags, mut bytes) = (Vec::new(), Vec::new());
@@ -191,7 +191,7 @@ impl PushQueue {
         self.pushes.values().any(|push| push.is_complete && !push.intakes.is_empty())
     }
 
-    /// Lets go of what will not be answered: it has left.
+    /// Drops incomplete pushes of a worker that has left.
     pub(super) fn forget(&mut self) {
         self.pushes.retain(|_, push| push.is_complete);
     }

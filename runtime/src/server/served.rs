@@ -57,7 +57,7 @@ pub(crate) struct Served {
 
 impl Served {
     /// Gives the servers what they need, and takes the values that they begin with. All workers call it together. `kept` says where the
-    /// servers' state survives them, and whether they go on from it.
+    /// servers' state survives them, and whether they resume from it.
     pub(crate) fn new(
         session: &Arc<Inner>,
         layout: &Layout,
@@ -157,7 +157,7 @@ impl Served {
         }
     }
 
-    /// Receives how far the servers are, and takes their values.
+    /// Receives the current step of the servers, and their values.
     fn begin(&mut self, entries: usize) -> Result<(), Error> {
         let mut unheard: BTreeSet<u32> = (0..self.session.role_map.roles.servers).collect();
         let (mut first, mut runs) = (u64::MAX, BTreeSet::new());
@@ -259,7 +259,7 @@ impl Served {
 
 impl Carrier for Served {
     fn start(&mut self, stage: Stage, units: &[usize], gradient: &[f32], turn: &Turn) -> Result<(), Error> {
-        // A background stage follows a routine stage, if that has nothing but the word of it.
+        // A background stage follows a routine stage, if need be one that pushes no units.
         if stage == Stage::Background && self.arrivals.routine != Some(turn.step) {
             self.push(Stage::Routine, &[], gradient, turn)?;
         }

@@ -36,7 +36,7 @@ pub(crate) struct Shard {
 }
 
 /// Some entries of a part to which the same has been applied. A part has several where servers that cut the parameters otherwise were
-/// interrupted, some of them further than others.
+/// interrupted at different steps.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Slice {
     pub(crate) part: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Update {
     pub(crate) workers: u32,
     /// In the order in which they are added up.
     pub(crate) pushes: Vec<Push>,
-    /// Workers that have left. A job that goes on later does not go back for what they have missed.
+    /// Workers that have left. A job that resumes later does not repeat the steps that they missed.
     pub(crate) gone: Vec<u32>,
 }
 

@@ -108,7 +108,7 @@ impl Splitting {
     }
 
     /// The most entries that are pushed and pulled within a pass: equation 5 for these servers. What is lost on the links is in their rates,
-    /// as these were measured. A server sees of a worker's link what it gets of it.
+    /// as these were measured. A server measures only its own share of a worker's link.
     fn allowed(&self, pass: Duration) -> usize {
         let servers = self.role_map.roles.servers as usize;
         // Of a link that was never busy long enough nothing is known, and it does not decide.

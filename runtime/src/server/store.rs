@@ -1,11 +1,11 @@
 //! A server's state in a file, so that nothing that was applied is lost with its process.
 //!
-//! Behind a description there are two slots of one size, for the parameters, the velocities and how far each worker's gradients were
+//! Behind a description there are two slots of one size, for the parameters, the velocities and up to which step each worker's gradients were
 //! applied. Each step of the optimiser goes into the slot that is older, under a checksum over it and the description, before any worker is notified
-//! of it; a process that is killed while it writes leaves the other slot. What was written survives the process. It survives a crash of the machine only as far as the system has
-//! brought it to the disk.
+//! of it; a process that is killed while it writes leaves the other slot. What was written survives the process. It survives a crash of the machine only if the system has
+//! written it to the disk.
 //!
-//! Where servers were interrupted between their updates of one step, those that have made it go back to the older slot when all are taken up,
+//! Where servers were interrupted between their updates of one step, those that have made it roll back to the older slot when all resume,
 //! if that has exactly the steps before: under a barrier all parameters are then those of one step, as the workers' gradients need them.
 //!
 //! Servers of another number take the files of all those that were before, and cut again. A set of files is of a *run*, and has a *generation*: the
@@ -86,7 +86,7 @@ pub(crate) enum StoreError {
     Missing(PathBuf),
 }
 
-/// What stands before the slots.
+/// The header before the slots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Description {
     pub(crate) run: String,
@@ -352,7 +352,7 @@ fn describe(path: &Path) -> Result<(Description, usize, u64), StoreError> {
     Ok((description, (head.len() + length).next_multiple_of(PAGE), XxHash3_64::oneshot(&text)))
 }
 
-/// The files that a server takes up, in the order of the parameters: its own alone if that is of the newest set.
+/// The files that a server resumes from, in the order of the parameters: its own alone if that is of the newest set.
 fn find(directory: &Path, wanted: &Description) -> Result<Vec<Found>, StoreError> {
     let mut sets: BTreeMap<(u64, u32, String), BTreeMap<u32, PathBuf>> = BTreeMap::new();
     for (description, file) in descriptions(directory)? {

@@ -9,7 +9,7 @@ use crate::Element;
 /// processor idle most of the time.
 const PARTS: usize = 4;
 
-/// Two runs, and the place for what they become.
+/// Two runs, and the place for their result.
 struct Segment<'a, T> {
     a: SortedRun<'a, T>,
     b: SortedRun<'a, T>,
@@ -86,7 +86,7 @@ fn in_turns<T: Element, const N: usize>(parts: &mut [Segment<T>; N]) {
 /// Entries looked at together, in the hope that none of them has to be joined.
 const GROUP: usize = 8;
 
-/// How far the joining of neighbours has come.
+/// Progress of joining neighbours.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Merged {
     /// Entries that were looked at.
@@ -97,7 +97,7 @@ pub(super) struct Merged {
     pub(super) joined: bool,
 }
 
-/// Combines neighbours of one index, of which there are never more than two. Goes on from `progress`; returns how many
+/// Combines neighbours of one index, of which there are never more than two. Continues from `progress`; returns how many
 /// entries remain, at the start.
 pub(super) fn join<T: Element>(
     entries: &mut Entries<T>,

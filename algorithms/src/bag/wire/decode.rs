@@ -22,7 +22,7 @@ pub enum Part<T: Element = f32> {
         /// The block as it came.
         encoded: Encoded,
     },
-    /// Consecutive values of a dense block, as many as have come.
+    /// Consecutive values of a dense block, as many as have arrived.
     Dense {
         /// The index of the first of them.
         first: usize,
@@ -82,7 +82,7 @@ pub struct Decoder<T: Element = f32> {
     /// How many of these were entries, where fewer than all may be.
     entries: u32,
     gathered: Gathered,
-    /// What has come of a dense block of rounded values, as it came.
+    /// The bytes received so far of a dense block of rounded values.
     came: Vec<u8>,
     /// Whether an entry may be −0.
     negative_zeros: bool,
@@ -131,7 +131,7 @@ impl<T: Element> Decoder<T> {
         self.block == self.expected.len()
     }
 
-    /// The memory that is taken for what has not come whole, in bytes.
+    /// The memory that incomplete blocks take, in bytes.
     #[cfg(test)]
     pub(super) fn gathered(&self) -> usize {
         self.gathered.0.capacity()
@@ -140,7 +140,7 @@ impl<T: Element> Decoder<T> {
     /// Reads one payload and hands on what it completes, as (position of the block in the slot, part).
     ///
     /// # Errors
-    /// Bytes that are no slot as declared; the decoder is of no use afterwards.
+    /// Bytes that are no slot as declared; the decoder cannot be used afterwards.
     pub fn feed(&mut self, payload: Bytes, mut part: impl FnMut(usize, Part<T>)) -> Result<(), DecodeError> {
         if !payload.len().is_multiple_of(T::WIDTH.min(4)) {
             return Err(DecodeError::Torn(payload.len()));
@@ -201,7 +201,7 @@ impl<T: Element> Decoder<T> {
         Ok(true)
     }
 
-    /// Hands on what has come of a dense block of exact values; says whether that was its end.
+    /// Hands on the values of a dense exact block that have arrived; returns whether the block is complete.
     fn lent(
         &mut self,
         header: Header,
@@ -236,7 +236,7 @@ impl<T: Element> Decoder<T> {
         }
     }
 
-    /// Hands on what is complete of a dense block of shorter values; says whether that was its end.
+    /// Hands on the complete units of a dense block of shorter values; returns whether the block is complete.
     fn dense(
         &mut self,
         header: Header,
@@ -258,7 +258,7 @@ impl<T: Element> Decoder<T> {
             let units = (rest.len() / one).clamp(1, (PIECE / 4 / unit).max(1));
             let here = (units * unit).min(left);
             let bytes = 4 * values::dense_words::<T>(rounded, here as u64) as usize;
-            // The last unit is shorter than the others, so whole ones may not be all that has come.
+            // The last unit is shorter than the others, so more than the whole ones may have arrived.
             let (here, bytes) = if self.gathered.is_empty() { (here, bytes) } else { (unit.min(left), one) };
             let Some(bytes) = self.gathered.take(rest, bytes) else { return Ok(false) };
             let values = values::read_dense::<T>(rounded, here, &bytes)
@@ -289,7 +289,7 @@ impl<T: Element> Decoder<T> {
         Ok(())
     }
 
-    /// Hands on a sparse block, a proposal or an aligned bag once all of it has come; says whether it has.
+    /// Hands on a sparse block, a proposal or an aligned bag once it is complete; returns whether it is.
     fn sparse(
         &mut self,
         header: Header,

@@ -198,7 +198,7 @@ fn read_plain<T: Element>(rounded: Rounded, count: usize, bytes: &[u8]) -> Resul
     })
 }
 
-/// Refuses values that are not finite, and −0 unless it is welcome.
+/// Refuses values that are not finite, and −0 unless it is allowed.
 fn check<T: Element>(values: Vec<T>, negative_zeros: bool) -> Result<Vec<T>, Wrong> {
     let right = |value: T| value.is_finite() & (negative_zeros | is_entry(value));
     // No branch, one pass.

@@ -65,7 +65,7 @@ impl<T: Element> Values<T> {
                         let payloads = wire::pieces(&sums);
                         self.outbox.extend(payloads.map(|payload| Outgoing { to, payload, round }));
                     }
-                    // What goes on and is not retained leaves its memory to what comes next, while that is in the processor's caches.
+                    // A piece that is passed on and not retained gives its memory to the next one, while that is in the processor's caches.
                     let stays = onward.is_none_or(|(_, after)| after == After::Retain);
                     self.arrived(store, place, sums, stays, rounding(rounded, how));
                 })
@@ -260,7 +260,7 @@ impl<T: Element> Values<T> {
         Ok(())
     }
 
-    /// Where a piece of an arriving dense block goes on to at once, and whether it is retained: the next exchange sends this block
+    /// Where a piece of an arriving dense block is passed on to at once, and whether it is retained: the next exchange sends this block
     /// alone, and nothing is left to come in this one. Announces the block with its first piece.
     fn passing_on(&mut self, at: Arrival<'_>, place: Place, first: usize) -> Option<(Rank, After)> {
         let facts = &self.run.program.facts[at.step];

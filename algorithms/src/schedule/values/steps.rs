@@ -1,4 +1,4 @@
-//! What each step makes of the values that a worker holds.
+//! How each step changes the values that a worker holds.
 
 use std::sync::Arc;
 
@@ -179,7 +179,7 @@ impl<T: Element> Reader for Values<T> {
 
     fn send(&mut self, store: &mut Slotted<Self>, at: usize, send: &Send, round: u64) -> Did<Self> {
         let (bodies, notes) = self.bodies(store, send)?;
-        // They may have gone ahead.
+        // They may have been passed on already, piece by piece.
         if self.passing_on.take().is_some() {
             return Ok(());
         }
