@@ -32,7 +32,7 @@ pub struct Outgoing {
     pub round: u64,
 }
 
-/// Why a step cannot go on.
+/// Why a run cannot continue.
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum ExecutionError {
     /// A peer sent bytes that are not what the schedule declares.

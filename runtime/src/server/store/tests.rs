@@ -58,7 +58,7 @@ fn a_changed_bit_is_found() {
     }
 }
 
-/// Under a barrier servers are at most one step apart. All go on from the parameters of one step, whether they are cut again or not.
+/// Under a barrier servers are at most one step apart. All resume from the parameters of one step, whether they are cut again or not.
 #[test]
 fn servers_that_were_interrupted_within_a_step_go_on_from_its_beginning() {
     let directory = tempfile::tempdir().unwrap();
