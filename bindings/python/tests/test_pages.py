@@ -1,4 +1,4 @@
-"""Every example in Python of the book's page runs, by itself and among two workers."""
+"""Every example in Python of the book runs, by itself and among two workers."""
 
 import importlib.util
 import os
@@ -9,7 +9,8 @@ import unittest
 import jobs
 import models  # noqa: F401  imports PyTorch here once, and not in every worker
 
-PAGE = os.path.join(jobs.HERE, "..", "..", "..", "docs", "src", "guide", "python.md")
+BOOK = os.path.join(jobs.HERE, "..", "..", "..", "docs", "src")
+PAGES = ["getting-started.md", os.path.join("guide", "python.md")]
 
 
 def _runs(block, folder):
@@ -19,9 +20,13 @@ def _runs(block, folder):
 
 class Pages(unittest.TestCase):
     def test_examples_run(self):
-        with open(PAGE, encoding="utf-8") as file:
-            blocks = re.findall(r"^```python\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
-        self.assertGreater(len(blocks), 5)
+        blocks = []
+        for page in PAGES:
+            with open(os.path.join(BOOK, page), encoding="utf-8") as file:
+                found = re.findall(r"^```python\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
+            self.assertTrue(found, page)
+            blocks += found
+        self.assertGreater(len(blocks), 6)
         for block in blocks:
             needed = sorted(set(re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE)))
             missing = [name for name in needed if importlib.util.find_spec(name) is None]
