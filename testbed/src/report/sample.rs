@@ -243,12 +243,6 @@ pub fn text(value: &Value) -> String {
     }
 }
 
-/// The number that a value of an axis stands for, to sort by it and to draw it: `0.01`, `14_728_266` or `1 Gbit/s`.
-pub fn number(text: &str) -> Option<f64> {
-    let plain = text.replace('_', "").parse().ok().filter(|n: &f64| n.is_finite());
-    plain.or_else(|| Some(rate(text).ok()?.bytes_per_second()))
-}
-
 /// Where several runs measured the same case, the run becomes an axis. Runs with seeds of their own go together.
 fn tell_runs_apart(samples: &mut [Sample], runs: &[Run]) {
     type Case = (Workload, String, Axes);

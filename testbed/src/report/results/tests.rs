@@ -88,6 +88,22 @@ fn a_block_is_filled_from_what_is_stored_and_stays_as_it_is_then() {
     assert_eq!(filled("page.md", &page, directory.path()).unwrap(), page);
 }
 
+/// One measurement has no spread, and several that agree have one of 0.
+#[test]
+fn one_measurement_has_no_spread() {
+    let records = [
+        record("ring", 1, 0, done(1.0, 1)),
+        record("spardl", 1, 0, done(2.0, 1)),
+        record("spardl", 2, 0, done(2.0, 1)),
+    ];
+    let (directory, _) = stored(&records, PAGE);
+    let page = filled("page.md", PAGE, directory.path()).unwrap();
+    assert!(
+        page.contains("| dense | 1.00 | 4.0 |") && page.contains("| spardl | 2.00 ± 0.00 | 4.0 |"),
+        "{page}"
+    );
+}
+
 /// What differs besides is in one cell, and a dense method, which has less to choose, is what others are divided by.
 #[test]
 fn all_other_options_stand_in_one_cell() {
