@@ -138,6 +138,12 @@ impl Record {
         Some(format!("the processors were busy for {} of the time", share(busy)))
     }
 
+    /// Why it is no measurement of its case, though it came to an end: something was planned and did not happen.
+    pub fn unlike_its_case(&self) -> Option<String> {
+        let is_done = matches!(self.outcome, Outcome::Done(_));
+        (is_done && !self.missed.is_empty()).then(|| self.missed.join("; "))
+    }
+
     /// Steps before those that count, if its case or its command says that.
     pub fn warm_up(&self) -> Option<u32> {
         if let Some(steps) = self.case.get("warmup").and_then(Value::as_u64) {

@@ -54,7 +54,8 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Of a run the numbers with these names. Where a measurement has none of that name, it is left out.
+    /// Of a run the numbers with these names. Where a measurement has none of that name, it is left out; so is one of which something was
+    /// planned that did not happen.
     ///
     /// # Errors
     /// A run with measurements of several commits or machines, or of a checkout whose files differed from its commit.
@@ -102,7 +103,8 @@ impl Stored {
                 values,
             }
         };
-        let rows = run.records.iter().enumerate().map(row).collect();
+        let as_planned = |(_, record): &(usize, &Record)| record.unlike_its_case().is_none();
+        let rows = run.records.iter().enumerate().filter(as_planned).map(row).collect();
         let began = run.records.iter().map(|record| record.started).fold(f64::INFINITY, f64::min);
         let stamp = Stamp {
             version: VERSION,

@@ -104,6 +104,15 @@ fn one_measurement_has_no_spread() {
     );
 }
 
+/// A job whose planned fault did not happen is no measurement of its case; one that failed is counted as failed.
+#[test]
+fn what_a_planned_fault_missed_is_not_stored() {
+    let mut missed = record("ring", 1, 0, done(9.0, 1));
+    missed.missed = vec!["cut host 1 at step 20: the job ended before, after 1.00 s, at step 5".into()];
+    let (_directory, kept) = stored(&[missed, record("ring", 2, 0, done(1.0, 1))], PAGE);
+    assert_eq!((kept.rows.len(), kept.rows[0].values["held_out_loss"]), (1, 1.0));
+}
+
 /// What differs besides is in one cell, and a dense method, which has less to choose, is what others are divided by.
 #[test]
 fn all_other_options_stand_in_one_cell() {
