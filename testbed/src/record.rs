@@ -79,6 +79,9 @@ pub struct Record {
     pub machine: Machine,
     /// The commit of the checkout that the experiment was started in, with `-dirty` behind it where files differed.
     pub commit: Option<String>,
+    /// The commit of the checkout that a prediction was added in; none without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_commit: Option<String>,
     /// What was run, as one would type it.
     pub command: Vec<String>,
     /// What was done to the network and the workers on purpose, in order; empty without chaos.

@@ -187,6 +187,29 @@ fn a_run_of_files_that_no_commit_has_is_not_stored() {
     assert!(page.contains("at commit 0123456789 with changes;"), "{page}");
 }
 
+/// Earlier files name no commit of predictions, and nothing is said of one then.
+#[test]
+fn predictions_name_the_commit_that_they_were_added_at() {
+    let mut predicted = record("ring", 1, 0, done(1.0, 1));
+    predicted.predicted_commit = Some("abcdef0123456789".into());
+    let (directory, _) = stored(std::slice::from_ref(&predicted), PAGE);
+    let page = filled("page.md", PAGE, directory.path()).unwrap();
+    assert!(
+        page.contains("at commit 0123456789; 2 cores of P, kernel 6.1; predicted at commit abcdef0123.*"),
+        "{page}"
+    );
+
+    let file = directory.path().join("e.jsonl");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("\"predicted_commit\":\"abcdef0123456789\",", "")).unwrap();
+    let page = filled("page.md", PAGE, directory.path()).unwrap();
+    assert!(page.contains("at commit 0123456789; 2 cores of P, kernel 6.1.*"), "{page}");
+
+    let (_directory, runs) = run(&[predicted, record("ring", 2, 0, done(1.0, 1))]);
+    let error = Stored::of(&runs[0], &BTreeSet::new()).unwrap_err().to_string();
+    assert!(error.contains("mixes commits of predictions: abcdef0123456789 and no commit"), "{error}");
+}
+
 #[test]
 fn a_block_that_says_what_cannot_be_is_refused_with_its_line() {
     let (directory, _) = stored(&[record("ring", 1, 0, done(1.0, 1))], PAGE);
