@@ -40,13 +40,15 @@ pub struct Line {
     pub points: Vec<(f64, Spread)>,
     /// Whether spreads are a band behind it, and not a bar at each point.
     pub has_band: bool,
+    /// Whether some of its points have markers.
+    pub has_markers: bool,
 }
 
 impl Line {
     /// The line with this number through exact values.
     pub fn exact(number: usize, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let points = points.into_iter().map(|(x, y)| (x, Spread::exact(y))).collect();
-        Self { look: Look::new(number), points, has_band: false }
+        Self { look: Look::new(number), points, has_band: false, has_markers: true }
     }
 }
 
@@ -88,7 +90,7 @@ impl Lines {
             let outline: Vec<_> = points.iter().map(|(x, y)| (*x, y.low)).chain(back).collect();
             chart.draw_series(once(Polygon::new(outline, look.colour.mix(BAND).filled())))?;
         }
-        for Line { look, points, has_band } in &self.lines {
+        for Line { look, points, has_band, has_markers } in &self.lines {
             let path: Vec<_> = points.iter().map(|(x, y)| (*x, y.value)).collect();
             let stroke = look.colour.stroke_width(2);
             match look.dash {
@@ -103,9 +105,8 @@ impl Lines {
             }))?;
             // From the end, so that the last point has one.
             let step = path.len().div_ceil(MARKS).max(1);
-            chart.draw_series(
-                path.into_iter().rev().step_by(step).map(|at| Element::mark(at, look.marker, look.colour)),
-            )?;
+            let marked = path.into_iter().rev().step_by(step).filter(|_| *has_markers);
+            chart.draw_series(marked.map(|at| Element::mark(at, look.marker, look.colour)))?;
         }
         Ok(())
     }

@@ -247,6 +247,40 @@ fn predictions_are_written_beside_what_was_measured() {
     assert!(!at("kept").exists() && !at("runs/both").exists());
 }
 
+/// Predictions name the commit of the checkout that they are made in, which others have to be able to build.
+#[test]
+fn predictions_name_their_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let git = |arguments: &str| {
+        let mut git = Command::new("git");
+        git.current_dir(folder.path()).args(["-c", "user.name=any", "-c", "user.email=any"]);
+        git.args(arguments.split_whitespace()).output()
+    };
+    if git("init").is_err() {
+        return gleaner_skips::skip("git", "git is not installed");
+    }
+    let file = folder.path().join("measurements.jsonl");
+    let lines = two_turns("two");
+    fs::write(&file, &lines).unwrap();
+    for arguments in ["add measurements.jsonl", "commit --message one"] {
+        let output = git(arguments).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let commit = String::from_utf8(git("rev-parse HEAD").unwrap().stdout).unwrap();
+    text(folder.path(), "--against measurements.jsonl --predicted clean");
+    for line in fs::read_to_string(folder.path().join("clean/measurements.jsonl")).unwrap().lines() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        assert_eq!((&record["commit"], &record["predicted_commit"]), (&json!("0"), &json!(commit.trim())));
+    }
+
+    fs::write(&file, lines + "\n").unwrap();
+    let output = simulate(folder.path(), "--against measurements.jsonl --predicted changed");
+    let sentence = String::from_utf8(output.stderr).unwrap();
+    let words = format!("files differ from commit {}; expected with --predicted", commit.trim());
+    assert!(output.status.code() == Some(1) && sentence.contains(&words), "{sentence}");
+    assert!(!folder.path().join("changed").exists());
+}
+
 #[test]
 fn what_cannot_be_is_refused_in_a_sentence() {
     for (arguments, words) in [

@@ -79,6 +79,9 @@ pub struct Record {
     pub machine: Machine,
     /// The commit of the checkout that the experiment was started in, with `-dirty` behind it where files differed.
     pub commit: Option<String>,
+    /// The commit of the checkout that a prediction was added in; none without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_commit: Option<String>,
     /// What was run, as one would type it.
     pub command: Vec<String>,
     /// What was done to the network and the workers on purpose, in order; empty without chaos.
@@ -136,6 +139,12 @@ impl Record {
         }
         let busy = busy.filter(|busy| *busy > BUSY && self.case.get("command") == Some(&"bench".into()))?;
         Some(format!("the processors were busy for {} of the time", share(busy)))
+    }
+
+    /// Why it is no measurement of its case, though it came to an end: something was planned and did not happen.
+    pub fn unlike_its_case(&self) -> Option<String> {
+        let is_done = matches!(self.outcome, Outcome::Done(_));
+        (is_done && !self.missed.is_empty()).then(|| self.missed.join("; "))
     }
 
     /// Steps before those that count, if its case or its command says that.

@@ -208,6 +208,14 @@ pub fn rate(text: &str) -> Result<Rate, QuantityError> {
     }
 }
 
+/// Reads a quantity of any kind, so as to sort by it: a number or a share, a duration or a limit in seconds, or a rate in bytes per second;
+/// none from other text.
+pub fn size(text: &str) -> Option<f64> {
+    let plain = number(text).ok().filter(|number: &f64| number.is_finite());
+    let time = || duration(text).or_else(|_| limit(text)).ok().map(|time| time.as_secs_f64());
+    plain.or_else(time).or_else(|| rate(text).ok().map(Rate::bytes_per_second))
+}
+
 /// A decimal number and a unit, with or without a space between them.
 fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let begins = text.starts_with(|c: char| c.is_ascii_digit() || c == '.');
@@ -243,6 +251,15 @@ pub fn written(value: f64, digits: i32) -> String {
     } else {
         format!("{value:.decimals$}")
     }
+}
+
+/// Writes a number with so many digits behind the point, and commas between thousands.
+pub fn fixed(number: f64, digits: usize) -> String {
+    let text = format!("{:.digits$}", number.abs());
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let whole = whole.parse::<u64>().map_or(whole.to_owned(), |count| grouped(count).replace('_', ","));
+    let is_negative = number < 0.0 && text.contains(|c: char| c.is_ascii_digit() && c != '0');
+    format!("{}{whole}{rest}", if is_negative { "−" } else { "" })
 }
 
 /// Writes a number on an axis: with four digits, and without zeros at its end.
@@ -389,6 +406,30 @@ mod tests {
         }
         assert_eq!(rate("1000mbit").unwrap().to_string(), "1 Gbit/s");
         assert_eq!(rate("2500kbit").unwrap().to_string(), "2.5 Mbit/s");
+    }
+
+    #[test]
+    fn sizes_are_of_any_unit() {
+        for (text, expected) in [
+            ("0.01", 0.01),
+            ("14_728_266", 14_728_266.0),
+            ("1%", 0.01),
+            ("50us", 50e-6),
+            ("1.5 ms", 1.5e-3),
+            ("10m", 600.0),
+            ("1 Gbit/s", 125e6),
+        ] {
+            assert_eq!(size(text), Some(expected), "{text}");
+        }
+        for text in ["", "many", "inf", "nan", "spardl", "1 apple"] {
+            assert_eq!(size(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn digits_behind_the_point_are_fixed() {
+        assert_eq!((fixed(1.25, 2).as_str(), fixed(5_000.0, 0).as_str()), ("1.25", "5,000"));
+        assert_eq!((fixed(-1_234_567.0, 1).as_str(), fixed(-0.04, 1).as_str()), ("−1,234,567.0", "0.0"));
     }
 
     #[test]

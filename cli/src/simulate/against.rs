@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use gleaner_runtime::staged::Staged;
+use gleaner_testbed::experiment::this_commit;
 use gleaner_testbed::record::{FILE, Record};
 use gleaner_testbed::simulation::calibration::{Prepared, fit, median};
 use gleaner_testbed::simulation::measured::{self, Measured};
@@ -66,7 +67,9 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
         let cases = measured::read(path)?;
         prepared.extend(cases.into_iter().map(|measured| prepare(simulate, measured)));
     }
+    let mut commit = None;
     if let Some(folder) = &simulate.predicted {
+        commit = commit_of_predictions()?;
         make_room(folder, &prepared)?;
     }
     let bar = bar(u64::from(simulate.turns) * prepared.len() as u64);
@@ -97,7 +100,8 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     let rows: Vec<Row> = prepared.iter().map(|case| row(case, &machine)).collect();
     if let Some(folder) = &simulate.predicted {
         let cases = prepared.iter().zip(&rows);
-        let records = cases.flat_map(|(case, row)| case.measured.predicted(row.seconds_predicted));
+        let records =
+            cases.flat_map(|(case, row)| case.measured.predicted(row.seconds_predicted, commit.as_deref()));
         store(folder, records, &simulate.against)?;
     }
     let off = |row: &Row| (row.ratio - 1.0).abs();
@@ -276,6 +280,22 @@ impl Comparison {
             self.machine_speeds.about,
         )
     }
+}
+
+/// The commit of the checkout around the current directory, which predictions name on pages; none outside one.
+///
+/// # Errors
+/// A checkout whose files differ from its commit.
+fn commit_of_predictions() -> Result<Option<String>, CommandError> {
+    let commit = this_commit();
+    if let Some(commit) = commit.as_deref().and_then(|commit| commit.strip_suffix("-dirty")) {
+        return Err(format!(
+            "files differ from commit {commit}; expected with --predicted predictions of a commit, which others can build: commit or undo \
+             the changes"
+        )
+        .into());
+    }
+    Ok(commit)
 }
 
 /// Makes the folder for the measurements of one experiment.

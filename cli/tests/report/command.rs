@@ -161,6 +161,29 @@ fn what_the_processors_held_up_is_left_out_and_said() {
     );
 }
 
+/// What was planned and did not happen is said at the top of the page, in its text and in its JSON, and the measurement is in no figure.
+#[test]
+fn what_was_planned_and_did_not_happen_is_in_no_figure_and_said() {
+    let folder = TempDir::new().unwrap();
+    let missed = |turn: u32, reasons: &[&str]| {
+        let mut record = samples::bench("spardl", 4, 0.01, turn, &mut Noise::new(1));
+        record["missed"] = json!(reasons);
+        record
+    };
+    let reason = "cut host 1 at step 20: the job ended before, after 1.00 s, at step 5";
+    samples::write(&folder.path().join("run"), &[missed(0, &[]), missed(1, &[reason])]);
+    let note = format!("line 2 is in no figure, since what was planned did not happen: {reason}");
+    let report = json(folder.path(), &["run"]);
+    assert_eq!(report["runs"][0]["notes"], json!([note]));
+    assert_eq!(report["chaos"][0]["missed"], json!([reason]));
+    assert_eq!(point(figure(&report, "step-time"), "spardl")["measurements"], 1);
+    let output = self::report(folder.path(), &["run"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(&format!("gleaner: run: {note}")), "{said}");
+    let page = fs::read_to_string(folder.path().join("run/report.html")).unwrap();
+    assert!(page.contains("What failed or was left out") && page.contains(&note), "{page}");
+}
+
 #[test]
 fn bad_input_is_refused_in_a_sentence() {
     let folder = TempDir::new().unwrap();

@@ -27,7 +27,7 @@ pub use chaos::{Act, Event, Properties, When};
 pub use interrupt::Interrupt;
 pub(crate) use interrupt::signals;
 pub use job::{Job, Seats};
-pub use machine::here as this_machine;
+pub use machine::{commit as this_commit, here as this_machine};
 pub(crate) use options::{LINK, OF_THE_METHOD, words};
 pub use options::{Workload, plain};
 pub use run::{Options, Plan, Progress, Tally};

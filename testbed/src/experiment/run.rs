@@ -286,6 +286,7 @@ impl Course<'_> {
                 seconds: ended.seconds,
                 machine: self.machine.clone(),
                 commit: self.commit.clone(),
+                predicted_commit: None,
                 command: command.clone(),
                 chaos: ended.applied.lines.clone(),
                 missed: ended.applied.missed.clone(),

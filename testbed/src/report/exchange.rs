@@ -1,5 +1,7 @@
 //! Figures of steps that were measured by themselves.
 
+use std::collections::BTreeSet;
+
 use super::figure::{Figure, Panel, Point, Quantity, Shape, Unit, along, panels, spans};
 use super::sample::Sample;
 use gleaner_statistics::Spread;
@@ -111,7 +113,8 @@ pub fn speed_up(id: &'static str, samples: &[&Sample]) -> Figure {
         };
         let caption = format!(
             "The time of a step of the dense {REFERENCE} divided by the method's, among as many workers, in the same \
-             run and turn and with the same seed: above 1 the method is faster. With several turns or seeds, the mark is the median of their ratios and \
+             run and turn and with the same seed: above 1 the method is faster. Of several rings it is the one whose options are most like the \
+             method's. With several turns or seeds, the mark is the median of their ratios and \
              its bar reaches from the least to the largest; with one, the {REFERENCE}'s median is divided by the \
              method's quartiles."
         );
@@ -141,14 +144,16 @@ pub fn times_the_ring(id: &'static str, title: &'static str, what: &str, samples
         ("speed-up over the dense ring", Unit::None),
         format!(
             "The time of {what} of the dense {REFERENCE} divided by the method's, in the same run and turn and with the same seed: above 1 the \
-             method is faster. With several turns, the mark is the median of their ratios and its bar reaches from the least to the largest."
+             method is faster. Of several rings it is the one whose options are most like the method's. With several turns, the mark is the median of their \
+             ratios and its bar reaches from the least to the largest."
         ),
         panels(samples, None, points),
     )
 }
 
 /// The ratio to the reference in the same run, turn, seed and number of workers; none where it was not measured there, or only while
-/// something was done to it on purpose.
+/// something was done to it on purpose. Of several, the reference is the one that differs least from the method in what references state,
+/// such as whether links are encrypted.
 fn times_the_reference(sample: &Sample, all: &[&Sample]) -> Option<Spread> {
     let seed = |r: &Sample| r.seed.is_none() || sample.seed.is_none() || r.seed == sample.seed;
     let beside = |r: &Sample| {
@@ -158,7 +163,12 @@ fn times_the_reference(sample: &Sample, all: &[&Sample]) -> Option<Spread> {
             && r.axes.get("workers") == sample.axes.get("workers")
             && seed(r)
     };
-    let reference = all.iter().find(|r| beside(r))?.seconds?.value;
+    let references: Vec<&Sample> = all.iter().copied().filter(|r| beside(r)).collect();
+    let stated: BTreeSet<&String> = references.iter().flat_map(|r| r.of_method.keys()).collect();
+    let differences = |r: &Sample| {
+        stated.iter().filter(|axis| r.of_method.get(**axis) != sample.of_method.get(**axis)).count()
+    };
+    let reference = references.iter().min_by_key(|r| differences(r))?.seconds?.value;
     let ratio = divided(reference, sample.seconds?);
     [ratio.low, ratio.value, ratio.high].iter().all(|r| r.is_finite()).then_some(ratio)
 }
@@ -195,7 +205,8 @@ fn against_density(samples: &[&Sample]) -> Figure {
         Shape::Lines,
         ("time of a step", Unit::Seconds),
         format!(
-            "A level line is a method whose time does not depend on a density, such as a dense one. {BARS}"
+            "A level line without marks is a method whose time does not depend on a density, such as a dense one; its band is what bars are \
+             elsewhere. {BARS}"
         ),
         lines("density", samples, |of_label, _| along("density", of_label, |s| s.seconds)),
     )

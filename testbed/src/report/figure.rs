@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::read::Run;
-use super::sample::{Axes, Sample, in_order, number, place, samples};
+use super::sample::{Axes, Sample, in_order, place, samples};
 use super::{exchange, fit, training};
 use crate::experiment::Workload;
 use gleaner_statistics::Spread;
+use gleaner_units::size;
 
 /// A question and the numbers that answer it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -242,7 +243,7 @@ fn order(a: &Axes, b: &Axes) -> Ordering {
 }
 
 fn by_number(a: &str, b: &str) -> Ordering {
-    let numbers = match (number(a), number(b)) {
+    let numbers = match (size(a), size(b)) {
         (Some(x), Some(y)) => x.total_cmp(&y),
         (x, y) => y.is_some().cmp(&x.is_some()),
     };
@@ -297,9 +298,9 @@ pub fn along(axis: &str, samples: &[&Sample], value: impl Fn(&Sample) -> Option<
     for &sample in samples {
         places.entry(sample.axes.get(axis).map(String::as_str)).or_default().push(sample);
     }
-    let drawn = places.into_iter().filter(|(place, _)| place.is_none_or(|p| number(p).is_some()));
+    let drawn = places.into_iter().filter(|(place, _)| place.is_none_or(|p| size(p).is_some()));
     let mut points: Vec<Point> = drawn
-        .filter_map(|(place, of_place)| Point::over(place.and_then(number), &of_place, &value, Spread::over))
+        .filter_map(|(place, of_place)| Point::over(place.and_then(size), &of_place, &value, Spread::over))
         .collect();
     points.sort_by(|a, b| a.x.unwrap_or(f64::NEG_INFINITY).total_cmp(&b.x.unwrap_or(f64::NEG_INFINITY)));
     points
@@ -327,6 +328,9 @@ mod tests {
             axes(&[("workers", "4"), ("density", "0.1")]),
             axes(&[("workers", "4"), ("bandwidth", "100 Mbit/s")]),
             axes(&[("workers", "4"), ("bandwidth", "1 Gbit/s")]),
+            axes(&[("workers", "4"), ("link_latency", "50us")]),
+            axes(&[("workers", "4"), ("link_latency", "1ms")]),
+            axes(&[("workers", "4"), ("link_latency", "0.5s")]),
             axes(&[("workers", "14")]),
             axes(&[("workers", "many")]),
             axes(&[("density", "0.01")]),

@@ -271,6 +271,7 @@ fn record(run: &Run, record: &Record) -> Markup {
         Outcome::Done(value) => {
             ("done", value.get("seconds").or(value.get("seconds_run")).and_then(Value::as_f64))
         }
+        Outcome::Failed { .. } if record.failed_on_purpose => ("failed on purpose", None),
         Outcome::Failed { .. } => ("failed", None),
     };
     html! {

@@ -161,14 +161,15 @@ fn lines(figure: &Figure, panel: &Panel, series: &[&Series]) -> Lines {
     let values = points().flat_map(|p| [p.spread.low * fy, p.spread.high * fy]);
     let y = Axis::fit(&named(&figure.value.name, unit_y), values, false);
     let ends = x.ends();
-    let line = |s: &&Series| Line {
-        look: Look::new(s.style),
-        points: match s.points.as_slice() {
-            // Across the whole picture, for what does not depend on the axis.
-            [Point { x: None, spread, .. }] => [ends.0, ends.1].map(|x| (x, spread.times(fy))).to_vec(),
-            points => points.iter().filter_map(|p| Some((p.x? * fx, p.spread.times(fy)))).collect(),
-        },
-        has_band: is_time,
+    let line = |s: &&Series| {
+        let (points, has_markers) = match s.points.as_slice() {
+            // Across the whole picture, for what does not depend on the axis: nothing was measured at its ends.
+            [Point { x: None, spread, .. }] => {
+                ([ends.0, ends.1].map(|x| (x, spread.times(fy))).to_vec(), false)
+            }
+            points => (points.iter().filter_map(|p| Some((p.x? * fx, p.spread.times(fy)))).collect(), true),
+        };
+        Line { look: Look::new(s.style), points, has_band: is_time || !has_markers, has_markers }
     };
     Lines { lines: series.iter().map(line).collect(), x, y, marked: Vec::new() }
 }

@@ -24,7 +24,7 @@ pub struct Run {
     /// In the order of the file.
     #[serde(skip)]
     pub records: Vec<Record>,
-    /// A sentence for each line that was left out.
+    /// A sentence for each line that was left out, or that no figure has.
     pub notes: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ pub struct Run {
 ///
 /// A line that is none is left out and noted: the last one is torn where a run was interrupted while writing it, and
 /// stays in the middle where the run was resumed. So is one in which the processors, which carry emulated packets as well, were what
-/// was measured.
+/// was measured. One of which something was planned that did not happen is noted, and no figure has it.
 ///
 /// # Errors
 /// A directory that is missing, is given twice, or holds no measurement, and measurements of a newer format.
@@ -71,12 +71,20 @@ fn one(directory: &Path, real: &Path) -> Result<Run, Error> {
     let (mut records, mut notes) = (Vec::new(), Vec::new());
     for Line { number, record, .. } in lines(&bytes) {
         match record {
-            Ok(record) => match record.processors_bound() {
-                None => records.push(record),
-                Some(reason) => notes.push(format!(
-                    "line {number} measures the processors and not the links, and was left out: {reason}"
-                )),
-            },
+            Ok(record) => {
+                if let Some(reason) = record.processors_bound() {
+                    notes.push(format!(
+                        "line {number} measures the processors and not the links, and was left out: {reason}"
+                    ));
+                    continue;
+                }
+                if let Some(reason) = record.unlike_its_case() {
+                    notes.push(format!(
+                        "line {number} is in no figure, since what was planned did not happen: {reason}"
+                    ));
+                }
+                records.push(record);
+            }
             Err(newer @ Unread::Newer(_)) => {
                 return Err(format!("'{shown}', line {number}: {newer}").into());
             }

@@ -53,6 +53,8 @@ pub struct Sample {
     pub options: Vec<String>,
     /// What surrounds it: workers, parameters, rate and whatever else the experiment varied.
     pub axes: Axes,
+    /// What belongs to the method and was taken out of these, whether its label names it or not.
+    pub of_method: Axes,
     /// A step, in seconds: the median over the steps with quartiles. In training the mean, with evaluations. Of a regression an epoch.
     pub seconds: Option<Spread>,
     /// Of a step on the slowest rank, in seconds: select, exchange, merge; or, in training, forward, backward and what is exposed of the
@@ -94,7 +96,7 @@ pub struct Evaluation {
     pub bytes: Option<f64>,
 }
 
-/// The measurements of all runs that came to an end.
+/// The measurements of all runs that came to an end, without those of which something was planned that did not happen.
 pub fn samples(runs: &[Run]) -> Vec<Sample> {
     let mut samples: Vec<Sample> = Vec::new();
     for (run, of_run) in runs.iter().enumerate() {
@@ -102,7 +104,9 @@ pub fn samples(runs: &[Run]) -> Vec<Sample> {
         for record in &of_run.records {
             *jobs.entry(job(record)).or_default() += 1;
         }
-        for (place, record) in of_run.records.iter().enumerate() {
+        for (place, record) in
+            of_run.records.iter().enumerate().filter(|(_, r)| r.unlike_its_case().is_none())
+        {
             if let Outcome::Done(Value::Object(object)) = &record.outcome {
                 let mut sample = sample(run, place, record, object);
                 if record.case.get("command").is_some_and(|command| command == "regress") {
@@ -151,6 +155,7 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         label: String::new(),
         options: options.into_iter().flat_map(Map::keys).cloned().collect(),
         axes: axes(record, object),
+        of_method: Axes::new(),
         seconds,
         parts: if let [Some(a), Some(b), Some(c)] = names.map(number) { Some([a, b, c]) } else { None },
         whole,
@@ -243,12 +248,6 @@ pub fn text(value: &Value) -> String {
     }
 }
 
-/// The number that a value of an axis stands for, to sort by it and to draw it: `0.01`, `14_728_266` or `1 Gbit/s`.
-pub fn number(text: &str) -> Option<f64> {
-    let plain = text.replace('_', "").parse().ok().filter(|n: &f64| n.is_finite());
-    plain.or_else(|| Some(rate(text).ok()?.bytes_per_second()))
-}
-
 /// Where several runs measured the same case, the run becomes an axis. Runs with seeds of their own go together.
 fn tell_runs_apart(samples: &mut [Sample], runs: &[Run]) {
     type Case = (Workload, String, Axes);
@@ -298,10 +297,9 @@ fn label(samples: &mut [Sample]) {
     for sample in samples {
         sample.label = sample.method.clone();
         for axis in &of_the_method {
-            let several =
-                values.get(&(sample.method.clone(), axis.as_str())).is_some_and(|among| among.len() > 1);
             // An option that is false is not given.
-            if let Some(value) = sample.axes.remove(axis).filter(|value| several && value != "false") {
+            let Some(value) = sample.axes.remove(axis).filter(|value| value != "false") else { continue };
+            if values.get(&(sample.method.clone(), axis.as_str())).is_some_and(|among| among.len() > 1) {
                 sample.label += &match (axis.as_str(), value.as_str()) {
                     (_, "true") => format!(", {axis}"),
                     ("chaos", "yes") => ", with chaos".into(),
@@ -309,6 +307,7 @@ fn label(samples: &mut [Sample]) {
                     _ => format!(", {axis} {value}"),
                 };
             }
+            sample.of_method.insert(axis.clone(), value);
         }
     }
 }

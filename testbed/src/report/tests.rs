@@ -1,5 +1,8 @@
 //! Numbers that were computed by hand, and pictures that any reader of XML understands.
 
+mod left_out;
+mod references;
+
 use serde_json::{Value, json};
 
 use super::figure::{Point, Series};
@@ -175,6 +178,7 @@ fn a_page_says_what_was_planned() {
         "What a dead worker costs.",
         "Did not happen: ",
         "none failed, 1 failed on purpose",
+        "<td>failed on purpose</td>",
     ] {
         assert!(page.contains(words), "{words}: {page}");
     }

@@ -45,9 +45,10 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Its records, each with the prediction as the number `predicted_seconds` of its outcome.
-    pub fn predicted(&self, seconds: f64) -> impl Iterator<Item = Record> {
+    /// Its records, each with the prediction as the number `predicted_seconds` of its outcome, and the commit that predicts.
+    pub fn predicted(&self, seconds: f64, commit: Option<&str>) -> impl Iterator<Item = Record> {
         self.records.iter().cloned().map(move |mut record| {
+            record.predicted_commit = commit.map(str::to_owned);
             if let Outcome::Done(Value::Object(summary)) = &mut record.outcome {
                 summary.insert("predicted_seconds".into(), seconds.into());
             }

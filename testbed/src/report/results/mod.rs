@@ -147,15 +147,18 @@ pub fn filled(page: &str, text: &str, measurements: &Path) -> Result<String, Err
 
 /// Where numbers come from, in a line below them.
 fn stamped(stamp: &Stamp) -> String {
-    let Stamp { experiment, commit, machine, date, turns, .. } = stamp;
-    let commit = commit.as_ref().map_or("outside a checkout".to_owned(), |commit| {
+    let Stamp { experiment, commit, predicted_commit, machine, date, turns, .. } = stamp;
+    let named = |commit: &String| {
         let clean = commit.trim_end_matches("-dirty");
         let changes = if clean == commit { "" } else { " with changes" };
         format!("at commit {}{changes}", clean.get(..10).unwrap_or(clean))
-    });
+    };
+    let measured = commit.as_ref().map_or("outside a checkout".to_owned(), named);
+    let predicted =
+        predicted_commit.as_ref().map(|commit| format!("; predicted {}", named(commit))).unwrap_or_default();
     let turns = if *turns == 1 { "one turn".to_owned() } else { format!("{turns} turns") };
     format!(
-        "*`experiments/{experiment}.toml`, {turns}, {date} {commit}; {} cores of {}, kernel {}.*",
+        "*`experiments/{experiment}.toml`, {turns}, {date} {measured}; {} cores of {}, kernel {}{predicted}.*",
         machine.cores, machine.processor, machine.kernel
     )
 }

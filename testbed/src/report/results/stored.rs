@@ -24,6 +24,9 @@ pub struct Stamp {
     pub experiment: String,
     /// The commit of the checkout, with `-dirty` behind it where files differed; none outside one.
     pub commit: Option<String>,
+    /// The commit of the checkout that predictions were added in; none without them, and in earlier files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_commit: Option<String>,
     /// The machine.
     pub machine: Machine,
     /// The day on which the first of them began, in UTC.
@@ -54,7 +57,8 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Of a run the numbers with these names. Where a measurement has none of that name, it is left out.
+    /// Of a run the numbers with these names. Where a measurement has none of that name, it is left out; so is one of which something was
+    /// planned that did not happen.
     ///
     /// # Errors
     /// A run with measurements of several commits or machines, or of a checkout whose files differed from its commit.
@@ -72,6 +76,9 @@ impl Stored {
             ))
         };
         one("commits", &|record| record.commit.clone().unwrap_or_else(|| "no commit".into()))?;
+        one("commits of predictions", &|record| {
+            record.predicted_commit.clone().unwrap_or_else(|| "no commit".into())
+        })?;
         one("machines", &|record| format!("{:?}", record.machine))?;
         if let Some(commit) = first.commit.as_deref().and_then(|commit| commit.strip_suffix("-dirty")) {
             return Err(format!(
@@ -102,12 +109,14 @@ impl Stored {
                 values,
             }
         };
-        let rows = run.records.iter().enumerate().map(row).collect();
+        let as_planned = |(_, record): &(usize, &Record)| record.unlike_its_case().is_none();
+        let rows = run.records.iter().enumerate().filter(as_planned).map(row).collect();
         let began = run.records.iter().map(|record| record.started).fold(f64::INFINITY, f64::min);
         let stamp = Stamp {
             version: VERSION,
             experiment: first.experiment.clone(),
             commit: first.commit.clone(),
+            predicted_commit: first.predicted_commit.clone(),
             machine: first.machine.clone(),
             date: date(began).chars().take(10).collect(),
             turns: run.records.iter().map(|record| record.turn + 1).max().unwrap_or(0),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gleaner_statistics::{Spread, median};
-use gleaner_units::grouped;
+use gleaner_units::fixed;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -84,7 +84,7 @@ enum Show {
     Most,
     /// The median, with the least and the largest.
     Range,
-    /// The mean, and half of the largest less the smallest.
+    /// The mean, and half of the largest less the smallest where there are several.
     Spread,
 }
 
@@ -255,16 +255,17 @@ impl Read<'_> {
                 if failed > 0 { format!("{failed} of {} failed", of_cell.len()) } else { String::new() };
             return (text, f64::INFINITY);
         };
+        let several = values.len() > 1;
         let median = median(values);
         let Column { digits, unit, .. } = self.column;
-        let write = |number| written(number, *digits);
+        let write = |number| fixed(number, *digits);
         let (number, text) = match self.column.show {
             Show::Median => (median, write(median)),
-            Show::Mean => (mean, write(mean)),
             Show::Least => (low, write(low)),
             Show::Most => (high, write(high)),
             Show::Range => (median, format!("{} ({} to {})", write(median), write(low), write(high))),
-            Show::Spread => (mean, format!("{} ± {}", write(mean), write((high - low) / 2.0))),
+            Show::Spread if several => (mean, format!("{} ± {}", write(mean), write((high - low) / 2.0))),
+            Show::Mean | Show::Spread => (mean, write(mean)),
         };
         (text + unit, number)
     }
@@ -281,13 +282,4 @@ impl Read<'_> {
             of_turn().find(|other| other.case == case).or_else(|| of_turn().find(|other| has_less(other)))?;
         Some(value / self.over.value(other)?)
     }
-}
-
-/// With so many digits behind the point, and commas between thousands.
-fn written(number: f64, digits: usize) -> String {
-    let text = format!("{:.digits$}", number.abs());
-    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
-    let whole = whole.parse::<u64>().map_or(whole.to_owned(), |count| grouped(count).replace('_', ","));
-    let is_negative = number < 0.0 && text.contains(|c: char| c.is_ascii_digit() && c != '0');
-    format!("{}{whole}{rest}", if is_negative { "−" } else { "" })
 }

@@ -88,6 +88,31 @@ fn a_block_is_filled_from_what_is_stored_and_stays_as_it_is_then() {
     assert_eq!(filled("page.md", &page, directory.path()).unwrap(), page);
 }
 
+/// One measurement has no spread, and several that agree have one of 0.
+#[test]
+fn one_measurement_has_no_spread() {
+    let records = [
+        record("ring", 1, 0, done(1.0, 1)),
+        record("spardl", 1, 0, done(2.0, 1)),
+        record("spardl", 2, 0, done(2.0, 1)),
+    ];
+    let (directory, _) = stored(&records, PAGE);
+    let page = filled("page.md", PAGE, directory.path()).unwrap();
+    assert!(
+        page.contains("| dense | 1.00 | 4.0 |") && page.contains("| spardl | 2.00 ± 0.00 | 4.0 |"),
+        "{page}"
+    );
+}
+
+/// A job whose planned fault did not happen is no measurement of its case; one that failed is counted as failed.
+#[test]
+fn what_a_planned_fault_missed_is_not_stored() {
+    let mut missed = record("ring", 1, 0, done(9.0, 1));
+    missed.missed = vec!["cut host 1 at step 20: the job ended before, after 1.00 s, at step 5".into()];
+    let (_directory, kept) = stored(&[missed, record("ring", 2, 0, done(1.0, 1))], PAGE);
+    assert_eq!((kept.rows.len(), kept.rows[0].values["held_out_loss"]), (1, 1.0));
+}
+
 /// What differs besides is in one cell, and a dense method, which has less to choose, is what others are divided by.
 #[test]
 fn all_other_options_stand_in_one_cell() {
@@ -160,6 +185,29 @@ fn a_run_of_files_that_no_commit_has_is_not_stored() {
     fs::write(&file, text.replace("0123456789abcdef", "0123456789abcdef-dirty")).unwrap();
     let page = filled("page.md", PAGE, directory.path()).unwrap();
     assert!(page.contains("at commit 0123456789 with changes;"), "{page}");
+}
+
+/// Earlier files name no commit of predictions, and nothing is said of one then.
+#[test]
+fn predictions_name_the_commit_that_they_were_added_at() {
+    let mut predicted = record("ring", 1, 0, done(1.0, 1));
+    predicted.predicted_commit = Some("abcdef0123456789".into());
+    let (directory, _) = stored(std::slice::from_ref(&predicted), PAGE);
+    let page = filled("page.md", PAGE, directory.path()).unwrap();
+    assert!(
+        page.contains("at commit 0123456789; 2 cores of P, kernel 6.1; predicted at commit abcdef0123.*"),
+        "{page}"
+    );
+
+    let file = directory.path().join("e.jsonl");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("\"predicted_commit\":\"abcdef0123456789\",", "")).unwrap();
+    let page = filled("page.md", PAGE, directory.path()).unwrap();
+    assert!(page.contains("at commit 0123456789; 2 cores of P, kernel 6.1.*"), "{page}");
+
+    let (_directory, runs) = run(&[predicted, record("ring", 2, 0, done(1.0, 1))]);
+    let error = Stored::of(&runs[0], &BTreeSet::new()).unwrap_err().to_string();
+    assert!(error.contains("mixes commits of predictions: abcdef0123456789 and no commit"), "{error}");
 }
 
 #[test]
