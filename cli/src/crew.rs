@@ -118,13 +118,12 @@ pub fn follow(job: Job, lines: bool) -> Result<Outcome, LaunchError> {
     outcome
 }
 
-/// Reads the option `--timeout`: a duration that a job may have as its timeout.
+/// Reads the option `--timeout`: a time that a job may have as its timeout.
 pub fn timeout(text: &str) -> Result<Duration, String> {
     let timeout = units::duration(text).map_err(|error| error.to_string())?;
     let (least, most) = (TIMEOUTS.start(), TIMEOUTS.end());
     let is_possible = TIMEOUTS.contains(&timeout).then_some(timeout);
-    is_possible
-        .ok_or_else(|| format!("'{text}' is no timeout; expected a duration from {least:?} to {most:?}"))
+    is_possible.ok_or_else(|| format!("'{text}' is no timeout; expected a time from {least:?} to {most:?}"))
 }
 
 /// The variable of a worker that sets its timeout.

@@ -165,7 +165,7 @@ enum Way {
 }
 
 fn cores(text: &str) -> Result<f64, String> {
-    let cores = text.parse().ok().filter(|cores: &f64| *cores > 0.0 && !cores.is_nan());
+    let cores = units::number(text).ok().filter(|cores: &f64| *cores > 0.0 && !cores.is_nan());
     cores.ok_or_else(|| format!("'{text}' is no number of cores; expected a number above 0, such as 2"))
 }
 
@@ -173,8 +173,10 @@ fn cores(text: &str) -> Result<f64, String> {
 pub(crate) fn slow(text: &str) -> Result<(u32, f64), String> {
     let expected = || format!("'{text}' is no slow host; expected a rank and a factor, such as 3=2");
     let (rank, factor) = text.split_once('=').ok_or_else(expected)?;
-    let factor = factor.parse().ok().filter(|f: &f64| f.is_finite() && *f > 0.0).ok_or_else(expected)?;
-    Ok((rank.parse().map_err(|_| expected())?, factor))
+    let factor =
+        units::number(factor).ok().filter(|f: &f64| f.is_finite() && *f > 0.0).ok_or_else(expected)?;
+    let rank = units::within::<u32>(..)(rank).map_err(|_| expected())?;
+    Ok((rank, factor))
 }
 
 /// Refuses a rank that is to be slow and is not among so many workers.

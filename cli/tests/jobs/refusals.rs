@@ -34,7 +34,7 @@ fn arguments_that_make_no_sense_are_named() {
         (&["--params", "10", "--method", "ring", "--steps", "0"], "--steps"),
         (&["--params", "10", "--method", "spardl", "--k", "1", "--density", "0.1"], "--density"),
         (&["--params", "10", "--method", "ring", "--timeout", "soon"], "soon"),
-        (&["--params", "10", "--method", "ring", "--timeout", "500us"], "expected a duration from 100ms"),
+        (&["--params", "10", "--method", "ring", "--timeout", "500us"], "expected a time from 100ms"),
     ] {
         let mut command = gleaner();
         command.args(["bench", "--json"]).args(arguments);
