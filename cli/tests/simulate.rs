@@ -150,7 +150,7 @@ fn turns_of_a_case_are_compared_as_one() {
     fs::write(folder.path().join("measurements.jsonl"), two_turns("two")).unwrap();
     for workload in ["auto", "profiled", "profiled --turns 2 --times kept"] {
         let arguments =
-            format!("--workload {workload} --calibrate machine.json --against measurements.jsonl");
+            format!("--workload {workload} --fit-machine machine.json --against measurements.jsonl");
         let said = text(folder.path(), &format!("{arguments} --json"));
         let found: Value = serde_json::from_str(&said).unwrap();
         assert_eq!(found["cases"].as_array().unwrap().len(), 1, "{said}");
@@ -278,7 +278,7 @@ fn what_cannot_be_is_refused_in_a_sentence() {
         ("--against measurements.jsonl --slow 1=2", "cannot be used with"),
         ("--against measurements.jsonl --method ring", "cannot be used with"),
         ("--against measurements.jsonl --turns 3", "say --workload profiled"),
-        ("--calibrate speeds.json", "--against"),
+        ("--fit-machine speeds.json", "--against"),
     ] {
         let sentence = refused(arguments);
         assert!(sentence.contains(words), "{arguments}: {sentence}");
