@@ -92,6 +92,24 @@ pub fn save(path: &Path, text: &str) -> Result<(), StagedError> {
     write(path, |file| file.write_all(text.as_bytes()))
 }
 
+/// Whether a loss is more than a tenth above what it was before the first step, or is no number. A model that has learnt little is not.
+pub fn has_grown(first: f64, last: f64) -> bool {
+    !last.is_finite() || last > 1.1 * first
+}
+
+/// Refuses the result of a training whose loss has grown.
+pub fn expect_learnt(loss: &str, (first, last): (f64, f64), advice: &str) -> Result<(), CommandError> {
+    if !has_grown(first, last) {
+        return Ok(());
+    }
+    let [first, last] =
+        [first, last].map(|loss| if loss < 1e6 { format!("{loss:.4}") } else { format!("{loss:.1e}") });
+    Err(format!(
+        "the training diverged: the {loss} was {first} before the first step and is {last} now; {advice}"
+    )
+    .into())
+}
+
 /// A row of headings and other rows, in columns of which the first is left-aligned.
 pub fn table(
     headings: impl IntoIterator<Item = impl Into<String>>,
