@@ -137,7 +137,8 @@ fn generate(arguments: &Regress, settings: &Settings, path: &Path) -> Result<(),
         return Err(report::refused(RegressError::setting("--data", expected, &arguments.data)));
     };
     let features = settings.features.unwrap_or(shape.features());
-    let display = Display::new();
+    let bar = crew::bar(count);
+    bar.set_message("samples written");
     let (mut one, mut shown) = (Samples::default(), Instant::now());
     report::write(path, |file| {
         for number in 0..count {
@@ -149,10 +150,11 @@ fn generate(arguments: &Regress, settings: &Settings, path: &Path) -> Result<(),
             writeln!(file)?;
             if shown.elapsed().as_millis() > 100 {
                 shown = Instant::now();
-                display.show(&Progress { done: number + 1, of: count, note: "samples written".into() });
+                bar.set_position(number + 1);
             }
         }
         Ok(())
     })?;
+    bar.finish_and_clear();
     Ok(())
 }
