@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use gleaner_algorithms::collectives::MethodError;
+use gleaner_runtime::Failure;
 use gleaner_runtime::launcher::LaunchError;
 use gleaner_runtime::staged::{Staged, StagedError};
 use serde::Serialize;
@@ -25,7 +26,29 @@ pub fn refused(reason: impl ToString) -> CommandError {
 }
 
 /// What a command ends with where its arguments are refused; the parser of arguments has the same.
-const OF_ARGUMENTS: u8 = 2;
+pub const OF_ARGUMENTS: u8 = 2;
+
+/// The commands whose processes are workers, where a launcher starts them.
+const OF_JOBS: [&str; 4] = ["train", "bench", "regress", "calibrate"];
+
+/// Tells the launcher that started this worker, if one did, that its arguments are refused. All its workers have the same, and the launcher says
+/// once why they end.
+pub fn is_left_to_launcher(reason: &str) -> bool {
+    let command = std::env::args_os().nth(1).unwrap_or_default();
+    let rank = std::env::var("GLEANER_RANK").ok().and_then(|rank| rank.trim().parse::<u32>().ok());
+    let tells = |rank| {
+        let failure = Failure { rank, step: None, reason: reason.to_owned() };
+        gleaner_runtime::report::failed(&failure)
+    };
+    OF_JOBS.iter().any(|job| command == *job) && rank.is_some_and(tells)
+}
+
+/// What the parser of arguments says, without its advice on usage.
+pub fn sentence(refusal: &clap::Error) -> String {
+    let text = refusal.to_string();
+    let said = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    said.split_whitespace().collect::<Vec<_>>().join(" ")
+}
 
 /// The exit code of a command that ends with this error.
 pub fn exit_code(error: &CommandError) -> u8 {

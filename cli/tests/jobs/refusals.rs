@@ -44,6 +44,21 @@ fn arguments_that_make_no_sense_are_named() {
     }
 }
 
+/// Each worker of a launcher refuses arguments by itself; the launcher alone says so.
+#[test]
+fn workers_of_a_launcher_refuse_their_arguments_in_one_line() {
+    for (arguments, words) in [
+        (&["regress", "--data", "url", "--lr", "-1"][..], "--lr: expected a finite number above 0, found -1"),
+        (&["bench", "--params", "many", "--method", "ring"], "'many' is no count; expected a whole number"),
+    ] {
+        let mut command = gleaner();
+        command.args(["launch", "-n", "3", "--", env!("CARGO_BIN_EXE_gleaner")]).args(arguments);
+        let ended = run(command);
+        ended.failed_with(&["gleaner launch: rank ", words]);
+        assert_eq!((ended.code, ended.err.lines().count()), (2, 1), "{ended:?}");
+    }
+}
+
 #[test]
 fn a_secret_must_be_there_and_be_secret() {
     let directory = tempfile::tempdir().unwrap();
