@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,19 +46,40 @@ pub fn bar(length: u64) -> ProgressBar {
     bar
 }
 
-/// Where rank 0 shows how far it is: at the launcher that started it, or in a bar of its own, which is cleared once this is dropped.
+/// Where rank 0 shows how far it is: at the launcher that started it, or by itself: in a bar, which is cleared once this is dropped, or where
+/// standard error is no terminal, in a line every few seconds.
 pub struct Display {
     bar: ProgressBar,
+    /// When the last line was said.
+    line: Mutex<Instant>,
 }
 
 impl Display {
     pub fn new() -> Self {
-        Self { bar: bar(0) }
+        Self { bar: bar(0), line: Mutex::new(Instant::now()) }
     }
 
     pub fn show(&self, progress: &Progress) {
         if !report::event(PROGRESS, progress) {
-            draw(&self.bar, progress);
+            self.draw(progress);
+        }
+    }
+
+    fn draw(&self, Progress { done, of, note }: &Progress) {
+        if self.bar.is_hidden() {
+            let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+            if line.elapsed() >= BETWEEN_LINES {
+                *line = Instant::now();
+                say(format_args!("step {done} of {of}: {note}"));
+            }
+            return;
+        }
+        self.bar.set_length(*of);
+        self.bar.set_position(*done);
+        self.bar.set_message(note.clone());
+        if done >= of {
+            // What follows on standard output shall not share a line with it.
+            self.bar.finish_and_clear();
         }
     }
 }
@@ -86,45 +108,27 @@ fn after<R>(patience: Duration, show: impl FnOnce() + Send, work: impl FnOnce() 
     })
 }
 
-fn draw(bar: &ProgressBar, progress: &Progress) {
-    bar.set_length(progress.of);
-    bar.set_position(progress.done);
-    bar.set_message(progress.note.clone());
-    if progress.done >= progress.of {
-        // What follows on standard output shall not share a line with it.
-        bar.finish_and_clear();
-    }
-}
-
 /// How often a line says how far a job is, where standard error is no terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
-/// Runs a job and shows how far it is, as its workers report it: in a bar, or with `lines` where standard error is no terminal, in a line every few
-/// seconds.
-pub fn follow(job: Job, lines: bool) -> Result<Outcome, LaunchError> {
-    let bar = bar(0);
-    let mut line = Instant::now();
+/// Runs a job and shows how far it is, as its workers report it.
+pub fn follow(job: Job) -> Result<Outcome, LaunchError> {
+    let display = Display::new();
     let outcome = launcher::run(job, |Event { kind, body, .. }| {
-        let progress = (kind == PROGRESS).then(|| serde_json::from_value(body).ok()).flatten();
-        let Some(progress): Option<Progress> = progress else { return };
-        if !bar.is_hidden() {
-            draw(&bar, &progress);
-        } else if lines && line.elapsed() >= BETWEEN_LINES {
-            line = Instant::now();
-            say(format_args!("step {} of {}: {}", progress.done, progress.of, progress.note));
-        }
+        let progress: Option<Progress> =
+            (kind == PROGRESS).then(|| serde_json::from_value(body).ok()).flatten();
+        progress.iter().for_each(|progress| display.draw(progress));
     });
-    bar.finish_and_clear();
+    display.bar.finish_and_clear();
     outcome
 }
 
-/// Reads the option `--timeout`: a duration that a job may have as its timeout.
+/// Reads the option `--timeout`: a time that a job may have as its timeout.
 pub fn timeout(text: &str) -> Result<Duration, String> {
     let timeout = units::duration(text).map_err(|error| error.to_string())?;
     let (least, most) = (TIMEOUTS.start(), TIMEOUTS.end());
     let is_possible = TIMEOUTS.contains(&timeout).then_some(timeout);
-    is_possible
-        .ok_or_else(|| format!("'{text}' is no timeout; expected a duration from {least:?} to {most:?}"))
+    is_possible.ok_or_else(|| format!("'{text}' is no timeout; expected a time from {least:?} to {most:?}"))
 }
 
 /// The variable of a worker that sets its timeout.
@@ -182,7 +186,7 @@ pub fn assemble(
     job.output = Output::RankZero;
     job.roles = roles;
     job.env.extend(timeout.map(timeout_variable));
-    let outcome = follow(job, false)?;
+    let outcome = follow(job)?;
     if let Some(failure) = outcome.failure {
         say(format_args!("gleaner {name}: {failure}"));
     }

@@ -114,7 +114,7 @@ fn transport(name: &str) -> Result<Preference, String> {
 
 pub fn run(launch: Launch) -> ExitCode {
     let json = launch.json;
-    let outcome = job(launch).and_then(|job| crew::follow(job, true));
+    let outcome = job(launch).and_then(crew::follow);
     match &outcome {
         Err(error) => say(format_args!("gleaner launch: {error}")),
         Ok(Outcome { failure: Some(failure), .. }) => say(format_args!("gleaner launch: {failure}")),

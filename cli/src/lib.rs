@@ -48,7 +48,14 @@ pub fn main_with(own: impl IntoIterator<Item = Method>) -> ExitCode {
     gleaner_runtime::keep_freed_memory();
     say_panics();
     choice::add(own);
-    let command = Command::parse();
+    let command = match Command::try_parse() {
+        Ok(command) => command,
+        Err(refusal) if refusal.use_stderr() && report::is_left_to_launcher(&report::sentence(&refusal)) => {
+            gleaner_runtime::report::finish();
+            return ExitCode::from(report::OF_ARGUMENTS);
+        }
+        Err(refusal) => refusal.exit(),
+    };
     if let Err(unknown) = Simd::asked() {
         say(format_args!("gleaner: {unknown}"));
         return ExitCode::FAILURE;
@@ -68,8 +75,11 @@ pub fn main_with(own: impl IntoIterator<Item = Method>) -> ExitCode {
         Command::Testbed(testbed) => testbed::run(&testbed),
     };
     let code = done.unwrap_or_else(|error| {
-        say(format_args!("gleaner: {error}"));
-        ExitCode::from(report::exit_code(&error))
+        let code = report::exit_code(&error);
+        if code != report::OF_ARGUMENTS || !report::is_left_to_launcher(&error.to_string()) {
+            say(format_args!("gleaner: {error}"));
+        }
+        ExitCode::from(code)
     });
     gleaner_runtime::report::finish();
     code

@@ -33,7 +33,7 @@ use table::{Plan, Row};
     gleaner merge-plan --layers times.csv --calibration calibration.json --svg pipelines.svg\n  \
     gleaner merge-plan --paper")]
 pub struct MergePlan {
-    /// A model whose layers are known; with --layers, the model that these have to be of
+    /// A model whose layers are known, vgg16 as for CIFAR, with 14_728_266 entries; with --layers, the model that these have to be of
     #[arg(long, value_name = "MODEL", value_parser = layers::known(), required_unless_present_any = ["layers", "paper"])]
     model: Option<String>,
     /// Layers in the order in which backpropagation finishes them, as CSV with the header name,entries,seconds, or as JSON

@@ -40,7 +40,11 @@ pub fn run(arguments: &Regress) -> Result<ExitCode, CommandError> {
         None => learn(&session, arguments, &settings),
     };
     match done {
-        Ok(text) => text.map_or(Ok(()), |text| report::print(&text))?,
+        Ok(None) => {}
+        Ok(Some((text, ended))) => {
+            report::print(&text)?;
+            ended?;
+        }
         Err(error) => {
             // All ranks are to know why; of some failures they do.
             match error.downcast_ref().and_then(RegressError::of_all) {
@@ -53,12 +57,15 @@ pub fn run(arguments: &Regress) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What is printed at the end, and why the command fails nevertheless, where it does.
+type Printout = (String, Result<(), CommandError>);
+
 /// Trains; rank 0 writes the model, and gets what is to be printed.
 fn learn(
     session: &Session,
     arguments: &Regress,
     settings: &Settings,
-) -> Result<Option<String>, CommandError> {
+) -> Result<Option<Printout>, CommandError> {
     let is_first = session.rank() == 0;
     for file in [&arguments.model, &arguments.liblinear].into_iter().flatten().filter(|_| is_first) {
         report::probe(file)?;
@@ -83,7 +90,8 @@ fn learn(
         report::write(path, |file| trained.model.write_liblinear(file))?;
     }
     let summary = Summary::of(settings, session.world_size(), trained);
-    Ok(Some(if arguments.json { report::json(&summary) } else { summary.table() }))
+    let text = if arguments.json { report::json(&summary) } else { summary.table() };
+    Ok(Some((text, summary.converged())))
 }
 
 /// What is said of an epoch beside the bar.
@@ -99,7 +107,7 @@ fn note(epoch: &Epoch) -> String {
 }
 
 /// Applies a model; rank 0 writes the predictions, and gets what is to be printed.
-fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<String>, CommandError> {
+fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<Printout>, CommandError> {
     let is_first = session.rank() == 0;
     if let Some(out) = arguments.out.as_deref().filter(|_| is_first) {
         report::probe(out)?;
@@ -119,7 +127,8 @@ fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<
     }
     let Predicted { margins, evaluation } = predicted;
     let summary = PredictionSummary::new(&model, margins.len(), evaluation, seconds);
-    Ok(Some(if arguments.json { report::json(&summary) } else { summary.table() }))
+    let text = if arguments.json { report::json(&summary) } else { summary.table() };
+    Ok(Some((text, Ok(()))))
 }
 
 fn generate(arguments: &Regress, settings: &Settings, path: &Path) -> Result<(), CommandError> {
@@ -128,7 +137,8 @@ fn generate(arguments: &Regress, settings: &Settings, path: &Path) -> Result<(),
         return Err(report::refused(RegressError::setting("--data", expected, &arguments.data)));
     };
     let features = settings.features.unwrap_or(shape.features());
-    let display = Display::new();
+    let bar = crew::bar(count);
+    bar.set_message("samples written");
     let (mut one, mut shown) = (Samples::default(), Instant::now());
     report::write(path, |file| {
         for number in 0..count {
@@ -140,10 +150,11 @@ fn generate(arguments: &Regress, settings: &Settings, path: &Path) -> Result<(),
             writeln!(file)?;
             if shown.elapsed().as_millis() > 100 {
                 shown = Instant::now();
-                display.show(&Progress { done: number + 1, of: count, note: "samples written".into() });
+                bar.set_position(number + 1);
             }
         }
         Ok(())
     })?;
+    bar.finish_and_clear();
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use gleaner_algorithms::collectives::MethodError;
+use gleaner_runtime::Failure;
 use gleaner_runtime::launcher::LaunchError;
 use gleaner_runtime::staged::{Staged, StagedError};
 use serde::Serialize;
@@ -25,7 +26,29 @@ pub fn refused(reason: impl ToString) -> CommandError {
 }
 
 /// What a command ends with where its arguments are refused; the parser of arguments has the same.
-const OF_ARGUMENTS: u8 = 2;
+pub const OF_ARGUMENTS: u8 = 2;
+
+/// The commands whose processes are workers, where a launcher starts them.
+const OF_JOBS: [&str; 4] = ["train", "bench", "regress", "calibrate"];
+
+/// Tells the launcher that started this worker, if one did, that its arguments are refused. All its workers have the same, and the launcher says
+/// once why they end.
+pub fn is_left_to_launcher(reason: &str) -> bool {
+    let command = std::env::args_os().nth(1).unwrap_or_default();
+    let rank = std::env::var("GLEANER_RANK").ok().and_then(|rank| rank.trim().parse::<u32>().ok());
+    let tells = |rank| {
+        let failure = Failure { rank, step: None, reason: reason.to_owned() };
+        gleaner_runtime::report::failed(&failure)
+    };
+    OF_JOBS.iter().any(|job| command == *job) && rank.is_some_and(tells)
+}
+
+/// What the parser of arguments says, without its advice on usage.
+pub fn sentence(refusal: &clap::Error) -> String {
+    let text = refusal.to_string();
+    let said = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    said.split_whitespace().collect::<Vec<_>>().join(" ")
+}
 
 /// The exit code of a command that ends with this error.
 pub fn exit_code(error: &CommandError) -> u8 {
@@ -90,6 +113,24 @@ pub fn write(
 /// The same with a text.
 pub fn save(path: &Path, text: &str) -> Result<(), StagedError> {
     write(path, |file| file.write_all(text.as_bytes()))
+}
+
+/// Whether a loss is more than a tenth above what it was before the first step, or is no number. A model that has learnt little is not.
+pub fn has_grown(first: f64, last: f64) -> bool {
+    !last.is_finite() || last > 1.1 * first
+}
+
+/// Refuses the result of a training whose loss has grown.
+pub fn expect_learnt(loss: &str, (first, last): (f64, f64), advice: &str) -> Result<(), CommandError> {
+    if !has_grown(first, last) {
+        return Ok(());
+    }
+    let [first, last] =
+        [first, last].map(|loss| if loss < 1e6 { format!("{loss:.4}") } else { format!("{loss:.1e}") });
+    Err(format!(
+        "the training diverged: the {loss} was {first} before the first step and is {last} now; {advice}"
+    )
+    .into())
 }
 
 /// A row of headings and other rows, in columns of which the first is left-aligned.

@@ -29,11 +29,11 @@ pub struct Select {
     #[arg(long, value_name = "NAME[=NUMBER],…", default_value = "all", help = names())]
     selector: String,
     /// The share of all entries that are asked for, above 0 and at most 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.01, allow_negative_numbers = true, value_parser = units::share)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, allow_negative_numbers = true, value_parser = units::share)]
     density: f64,
     /// The lengths of the layers that the gradients are made of, in entries, for the selector layers
     #[arg(long, value_name = "ENTRIES,…", value_delimiter = ',', value_parser = units::count)]
-    layers: Vec<usize>,
+    lengths: Vec<usize>,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -78,13 +78,13 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
             format!("the gradients have {n} entries; expected at most {most}: give a part of them").into()
         );
     }
-    let layers = match &arguments.layers[..] {
+    let layers = match &arguments.lengths[..] {
         [] => Layers::from(n),
         lengths => Layers::of(lengths.iter().copied()),
     };
     if layers.entries() != n {
         return Err(format!(
-            "--layers has {} entries, but the gradients have {n}; expected the lengths of all their layers",
+            "--lengths has {} entries, but the gradients have {n}; expected the lengths of all their layers",
             layers.entries()
         )
         .into());
@@ -93,7 +93,7 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
     let k = Sparsity::Density(arguments.density).k(n)?;
     // The k-th largest magnitude of each, or the smallest that is not zero if there are fewer; 0 if there are none.
     let exact: Vec<f64> = gradients.iter().map(|g| measure::smallest(&select::top_k_dense(g, k))).collect();
-    let entrants = named.unwrap_or_else(|| all(&arguments.layers, exact[0]));
+    let entrants = named.unwrap_or_else(|| all(&arguments.lengths, exact[0]));
     let (seconds_read, measured) = measure::measure(&entrants, &gradients, &layers, k);
     let rows = entrants.iter().zip(&measured);
     let report = Report {
@@ -112,7 +112,7 @@ pub fn run(arguments: &Select) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-const NO_LAYERS: &str = "the selector layers needs to know them; give the lengths of the layers with --layers, such as --layers 432,16";
+const NO_LAYERS: &str = "the selector layers needs to know them; give the lengths of the layers with --lengths, such as --lengths 432,16";
 
 /// The selectors that were named; None for all.
 fn named(arguments: &Select) -> Result<Option<Vec<Entrant>>, CommandError> {
@@ -123,7 +123,7 @@ fn named(arguments: &Select) -> Result<Option<Vec<Entrant>>, CommandError> {
         "exdyna" => Ok(Entrant::ExDyna),
         "clt-k" => Ok(Entrant::CltK),
         name => match name.parse()? {
-            Selector::Layers if arguments.layers.is_empty() => Err(NO_LAYERS.into()),
+            Selector::Layers if arguments.lengths.is_empty() => Err(NO_LAYERS.into()),
             selector => Ok(Entrant::Own(selector)),
         },
     });

@@ -43,26 +43,26 @@ use crate::report::{self, CommandError};
     gleaner simulate --method spardl --workers 8 --params 1_000_000 --slow 3=2 --svg steps.svg\n  \
     gleaner simulate --model resnet50 --compute 180ms --method all --workers 16\n  \
     gleaner simulate --model resnet50 --compute 180ms --workers 8 --bandwidth 10gbit --synchrony all\n  \
-    gleaner simulate --calibrate machine.json --against measurements.jsonl\n  \
+    gleaner simulate --fit-machine machine.json --against measurements.jsonl\n  \
     gleaner simulate --machine machine.json --against other/measurements.jsonl --predicted predicted/other"
 )]
 pub struct Simulate {
     #[command(flatten)]
     choice: Choice,
     /// The number of workers, P
-    #[arg(long, value_name = "P", value_parser = units::within::<u32>(1..=MOST_WORKERS), required_unless_present_any = ["against", "calibrate", "fit"])]
+    #[arg(long, value_name = "P", value_parser = units::within::<u32>(1..=MOST_WORKERS), required_unless_present_any = ["against", "fit_machine", "fit"])]
     workers: Option<u32>,
     /// Entries of the gradient, n, such as 14_728_266
-    #[arg(long, value_name = "N", value_parser = units::count, required_unless_present_any = ["against", "calibrate", "fit", "model", "layers"])]
+    #[arg(long, value_name = "N", value_parser = units::count, required_unless_present_any = ["against", "fit_machine", "fit", "model", "layers"])]
     params: Option<usize>,
-    /// Predict an iteration of this model, with its layers merged as is best
-    #[arg(long, value_name = "MODEL", value_parser = layers::known(), conflicts_with_all = ["params", "against", "calibrate", "fit", "svg"])]
+    /// Predict an iteration of this model, with its layers merged as is best; vgg16 is that for CIFAR, with 14_728_266 entries
+    #[arg(long, value_name = "MODEL", value_parser = layers::known(), conflicts_with_all = ["params", "against", "fit_machine", "fit", "svg"])]
     model: Option<String>,
     /// The same for layers of a file, as gleaner merge-plan takes them
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["params", "against", "calibrate", "fit", "svg"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["params", "against", "fit_machine", "fit", "svg"])]
     layers: Option<PathBuf>,
     /// With --model or --layers: what both passes take, a third of it the forward pass, where no times of layers are given
-    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with_all = ["params", "against", "calibrate", "fit"])]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with_all = ["params", "against", "fit_machine", "fit"])]
     compute: Option<Duration>,
     /// Predict steps over parameter servers instead of an all-reduce, for the layers of --model or --layers: synchronies with commas
     /// between them, or all
@@ -104,7 +104,7 @@ pub struct Simulate {
     /// Make the processors of this host FACTOR times slower; may be repeated
     #[arg(long, value_name = "RANK=FACTOR", value_parser = slow)]
     slow: Vec<(u32, f64)>,
-    /// The speeds of the machine, from --calibrate; a fitted Intel Xeon without
+    /// The speeds of the machine, from --fit-machine; a fitted Intel Xeon without
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
     /// Where the messages of a step come from: the method is executed, executed and profiled, or only its expected lengths are used
@@ -124,18 +124,18 @@ pub struct Simulate {
     against: Vec<PathBuf>,
     /// Find the speeds of the machine on which the steps of --against were measured, and write them into this file
     #[arg(long, value_name = "FILE", requires = "against")]
-    calibrate: Option<PathBuf>,
+    fit_machine: Option<PathBuf>,
     /// Write what was measured, each with its prediction, into this folder: a run of one experiment, as gleaner testbed pages takes it
     #[arg(long, value_name = "DIR", requires = "against")]
     predicted: Option<PathBuf>,
     /// Fit the model of overlap to recorded gradients, one float32 .npy file for every worker
-    #[arg(long, value_name = "GRADIENT", num_args = 2.., conflicts_with_all = ["against", "calibrate"])]
+    #[arg(long, value_name = "GRADIENT", num_args = 2.., conflicts_with_all = ["against", "fit_machine"])]
     fit: Vec<PathBuf>,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
     /// Draw who computes and who waits when into this file, for one method and at most 64 workers
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "calibrate", "fit"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "fit_machine", "fit"])]
     svg: Option<PathBuf>,
 }
 
@@ -165,7 +165,7 @@ enum Way {
 }
 
 fn cores(text: &str) -> Result<f64, String> {
-    let cores = text.parse().ok().filter(|cores: &f64| *cores > 0.0 && !cores.is_nan());
+    let cores = units::number(text).ok().filter(|cores: &f64| *cores > 0.0 && !cores.is_nan());
     cores.ok_or_else(|| format!("'{text}' is no number of cores; expected a number above 0, such as 2"))
 }
 
@@ -173,8 +173,10 @@ fn cores(text: &str) -> Result<f64, String> {
 pub(crate) fn slow(text: &str) -> Result<(u32, f64), String> {
     let expected = || format!("'{text}' is no slow host; expected a rank and a factor, such as 3=2");
     let (rank, factor) = text.split_once('=').ok_or_else(expected)?;
-    let factor = factor.parse().ok().filter(|f: &f64| f.is_finite() && *f > 0.0).ok_or_else(expected)?;
-    Ok((rank.parse().map_err(|_| expected())?, factor))
+    let factor =
+        units::number(factor).ok().filter(|f: &f64| f.is_finite() && *f > 0.0).ok_or_else(expected)?;
+    let rank = units::within::<u32>(..)(rank).map_err(|_| expected())?;
+    Ok((rank, factor))
 }
 
 /// Refuses a rank that is to be slow and is not among so many workers.
@@ -232,7 +234,7 @@ fn machine(path: Option<&Path>) -> Result<Machine, CommandError> {
         format!("the speeds of a machine cannot be read from {}: {error}", path.display())
     })?;
     let machine: Machine = serde_json::from_str(&text).map_err(|error| {
-        format!("{} has no speeds of a machine: {error}; expected what --calibrate wrote", path.display())
+        format!("{} has no speeds of a machine: {error}; expected what --fit-machine wrote", path.display())
     })?;
     if machine.numbers().iter().any(|number| !number.is_finite() || *number < 0.0) || machine.goodput == 0.0 {
         return Err(format!("{} has speeds below zero, or a goodput of zero", path.display()).into());

@@ -140,6 +140,14 @@ fn layers_come_from_a_file() {
     fs::write(at.join("sizes.csv"), "name,entries\nfc,5000\nconv1,1000\n").unwrap();
     let sizes = json(at, "merge-plan --layers sizes.csv --workers 4 --backward 8ms");
     close(&sizes["layers"][0]["seconds"], 0.004);
+    // As numbers are written elsewhere.
+    fs::write(at.join("written.csv"), "name,entries,seconds\nfc,5k,4e-3\nconv1,1_000,0.002\n").unwrap();
+    let written = json(at, "merge-plan --layers written.csv --workers 4");
+    assert_eq!(
+        (&written["layers"][0]["entries"], &written["layers"][1]["entries"]),
+        (&json!(5000), &json!(1000))
+    );
+    close(&written["layers"][0]["seconds"], 0.004);
 }
 
 #[test]

@@ -284,6 +284,9 @@ fn methods_are_ranked_for_a_network() {
         ["ring", "rabenseifner", "recursive-doubling"]
             .contains(&dense["methods"][0]["method"].as_str().unwrap())
     );
+    // Speeds are read as all numbers are.
+    let speed = |speed: &str| text(&format!("--compare --workers 8 --params 1k --json --speed {speed}"));
+    assert_eq!(speed("message=5k,encode=1_000,merge=50%"), speed("message=5000,encode=1000,merge=0.5"));
 }
 
 #[test]

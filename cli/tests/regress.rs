@@ -159,6 +159,19 @@ fn coordinate_descent_falls_to_the_same_minimum_for_any_number_of_workers() {
     assert!((alone - together).abs() < 1e-6, "{alone} {together}");
 }
 
+/// A learning rate that is far too high: the summary is printed, and the run fails with a sentence.
+#[test]
+fn a_training_that_diverges_says_so_and_fails() {
+    let words = "regress --data url --samples 400 --features 2000 --loss-function squares --batch 100 --epochs 1 --lr 0.2 --json";
+    let output = gleaner(words, &[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let sentence = "the training diverged: the objective was 0.5000 before the first step and is ";
+    assert!(said.contains(sentence) && said.contains(" now; lower --lr"), "{said}");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(number(&summary, "objective") > 1.0);
+}
+
 /// The book's page has them in this order.
 #[test]
 fn fields_of_epochs_are_in_their_order() {

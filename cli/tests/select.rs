@@ -102,7 +102,7 @@ fn columns_are_those_of_an_estimate_by_hand() {
 #[test]
 fn all_are_printed_and_drawn() {
     let folder = pair();
-    let output = run(&folder, "--layers 40,60 --svg all.svg g0.npy g1.npy");
+    let output = run(&folder, "--lengths 40,60 --svg all.svg g0.npy g1.npy");
     let table = String::from_utf8(output.stdout).unwrap();
     let picture = fs::read_to_string(folder.path().join("all.svg")).unwrap();
     for name in [
@@ -138,8 +138,8 @@ fn bad_input_gets_a_sentence() {
         ("g0.npy g1.npy", &["g0.npy has 10 entries", "g1.npy has 11"]),
         ("g2.npy g2.npy", &["rank 0: g2.npy holds NaN at entry 1, the first of 2"]),
         ("--selector topk g0.npy", &["there is no selector 'topk'"]),
-        ("--selector layers g0.npy", &["--layers"]),
-        ("--layers 4,5 g0.npy", &["--layers has 9 entries", "have 10"]),
+        ("--selector layers g0.npy", &["--lengths"]),
+        ("--lengths 4,5 g0.npy", &["--lengths has 9 entries", "have 10"]),
         ("--density 0 g0.npy", &["the density is 0"]),
         ("--density 2 g0.npy", &["the density is 2"]),
         ("--svg none/a.svg g0.npy", &["none"]),

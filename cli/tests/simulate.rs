@@ -150,7 +150,7 @@ fn turns_of_a_case_are_compared_as_one() {
     fs::write(folder.path().join("measurements.jsonl"), two_turns("two")).unwrap();
     for workload in ["auto", "profiled", "profiled --turns 2 --times kept"] {
         let arguments =
-            format!("--workload {workload} --calibrate machine.json --against measurements.jsonl");
+            format!("--workload {workload} --fit-machine machine.json --against measurements.jsonl");
         let said = text(folder.path(), &format!("{arguments} --json"));
         let found: Value = serde_json::from_str(&said).unwrap();
         assert_eq!(found["cases"].as_array().unwrap().len(), 1, "{said}");
@@ -293,7 +293,7 @@ fn what_cannot_be_is_refused_in_a_sentence() {
         ("--workers 5000 --params 10", "expected a whole number from 1 to 4096"),
         ("--workers 4", "--params"),
         ("--workers 4 --params 0", "expected at least one"),
-        ("--workers 4 --params 100 --bandwidth fast", "no rate"),
+        ("--workers 4 --params 100 --bandwidth fast", "'fast' is no bandwidth"),
         ("--workers 4 --params 100 --loss 0.9", "carries no job"),
         ("--workers 4 --params 100 --slow 9=2", "no rank 9"),
         ("--workers 4 --params 100 --slow 1=0", "no slow host"),
@@ -312,7 +312,7 @@ fn what_cannot_be_is_refused_in_a_sentence() {
         ("--against measurements.jsonl --slow 1=2", "cannot be used with"),
         ("--against measurements.jsonl --method ring", "cannot be used with"),
         ("--against measurements.jsonl --turns 3", "say --workload profiled"),
-        ("--calibrate speeds.json", "--against"),
+        ("--fit-machine speeds.json", "--against"),
     ] {
         let sentence = refused(arguments);
         assert!(sentence.contains(words), "{arguments}: {sentence}");
@@ -347,6 +347,15 @@ fn an_iteration_of_a_model_is_a_step_more_than_computing() {
     assert!(table.contains("is the fastest, with") && table.contains("54 layers"), "{table}");
     assert!(refused("--model vgg16 --workers 4").contains("has no time"));
     assert!(refused("--model vgg16 --compute 1s --workers 4 --params 100").contains("--params"));
+}
+
+/// Percentages, thousands and underscores are read as in every other option.
+#[test]
+fn numbers_are_read_as_everywhere() {
+    let usual = "--method ring --workers 4 --params 100_000 --workload expected";
+    let plain = json(&format!("{usual} --cores 1000 --slow 3=1.5"));
+    assert_eq!(json(&format!("{usual} --cores 1k --slow 3=150%")), plain);
+    assert_eq!(json(&format!("{usual} --cores 1_000 --slow 3=1.5e0")), plain);
 }
 
 /// No job measures a network by which `auto` could choose.

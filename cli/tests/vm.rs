@@ -28,7 +28,7 @@ fn alone() -> MutexGuard<'static, ()> {
 /// The subcommand with a shared folder that also holds all temporary files.
 fn vm(share: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
-    command.args(["testbed", "vm", "--timeout", "300s", "--share"]).arg(share);
+    command.args(["testbed", "vm", "--limit", "5m", "--share"]).arg(share);
     command.current_dir(share).env("TMPDIR", share).stdin(Stdio::null());
     command
 }

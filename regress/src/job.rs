@@ -61,6 +61,8 @@ pub struct Trained {
     pub epochs: Vec<Epoch>,
     /// What the method `auto` has chosen.
     pub auto: Option<AutoChoice>,
+    /// The objective before the first step, with all weights at zero.
+    pub objective_first: f64,
     /// The objective at the end.
     pub objective: f64,
     /// The model.
@@ -98,6 +100,7 @@ pub fn train(
         rate: ran.rate,
         epochs: ran.epochs,
         auto: ran.auto,
+        objective_first: ran.objective_first,
         objective: ran.objective,
         model: Model {
             loss: settings.loss,
@@ -117,6 +120,7 @@ struct Ran {
     steps: u64,
     epochs: Vec<Epoch>,
     auto: Option<AutoChoice>,
+    objective_first: f64,
     objective: f64,
     weights: Vec<f32>,
 }
@@ -164,12 +168,15 @@ fn by_samples(
     let of_these: Vec<f32> = samples.features.all.iter().map(|&index| weights[index as usize]).collect();
     let scores = scoring::scores(&samples.samples, &prepared.signs, &of_these);
     let own = scores.iter().map(|score| settings.loss.value(score.margin, score.y.into())).sum();
-    let losses: f64 = gather(session, &[own])?.iter().map(|gathered| gathered[0]).sum();
+    let own_first = scores.iter().map(|score| settings.loss.value(0.0, score.y.into())).sum();
+    let gathered = gather(session, &[own, own_first])?;
+    let [losses, first] = [0, 1].map(|at: usize| gathered.iter().map(|gathered| gathered[at]).sum::<f64>());
     let penalty = settings.penalty.value(weights.iter().map(|&weight| weight.into()));
     let objective = losses / prepared.all as f64 + penalty;
     expect_finite(settings.epochs - 1, Some(objective))?;
     let auto = sgd.exchange().chosen();
-    Ok(Ran { rate: Some(rate), steps, epochs, auto, objective, weights })
+    let objective_first = first / prepared.all as f64;
+    Ok(Ran { rate: Some(rate), steps, epochs, auto, objective_first, objective, weights })
 }
 
 fn by_coordinates(
@@ -186,7 +193,8 @@ fn by_coordinates(
     let chosen = (settings.seed, coordinates);
     let mut scd = Coordinates::new(&columns, &prepared.signs, goal, place, chosen, exchange);
     let (steps, mut epochs) = (scd.steps(), Vec::new());
-    let mut objective = scd.value();
+    let objective_first = scd.value();
+    let mut objective = objective_first;
     for epoch in 0..settings.epochs {
         let watch = Watch::start(session);
         let done = |step| progress(epoch * steps + step, settings.epochs * steps, epochs.last());
@@ -202,7 +210,7 @@ fn by_coordinates(
     }
     let weights = scd.weights(prepared.n);
     let auto = scd.exchange().chosen();
-    Ok(Ran { rate: None, steps, epochs, auto, objective, weights })
+    Ok(Ran { rate: None, steps, epochs, auto, objective_first, objective, weights })
 }
 
 fn expect_finite(epoch: u64, loss: Option<f64>) -> Result<(), RegressError> {

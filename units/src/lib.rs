@@ -45,17 +45,17 @@ pub enum QuantityError {
     #[error("'{0}' is no share; expected a number such as 0.01, or a percentage such as 1%")]
     Share(String),
     /// Not a duration.
-    #[error("'{0}' is no duration; expected a number and a unit (ns, us, ms or s), such as 50us")]
+    #[error("'{0}' is no time; expected a number and a unit (ns, us, ms or s), such as 50us")]
     Duration(String),
     /// Too long to compute with.
     #[error("'{0}' is too long; expected at most a billion seconds")]
     Long(String),
     /// Not a limit of time.
-    #[error("'{0}' is no limit; expected a number above 0 and a unit (s, m or h), such as 90s or 10m")]
+    #[error("'{0}' is no time; expected a number above 0 and a unit (s, m or h), such as 90s or 10m")]
     Limit(String),
     /// Not a rate.
     #[error(
-        "'{0}' is no rate; expected a number above 0 and a unit (bit, kbit, mbit, gbit or tbit, each per second), such as 1gbit or 2.5Gbit/s"
+        "'{0}' is no bandwidth; expected a number above 0 and a unit (bit, kbit, mbit, gbit or tbit, each per second), such as 1gbit or 2.5Gbit/s"
     )]
     Rate(String),
 }
@@ -170,7 +170,7 @@ fn scaled(text: &str) -> Option<f64> {
 pub fn share(text: &str) -> Result<f64, QuantityError> {
     let no_share = || QuantityError::Share(text.into());
     let (number, of) = text.strip_suffix('%').map_or((text, 1.0), |percent| (percent.trim_end(), 100.0));
-    let share: f64 = number.parse().map_err(|_| no_share())?;
+    let share: f64 = number.replace('_', "").parse().map_err(|_| no_share())?;
     Ok(share / of)
 }
 
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn shares() {
         for (text, expected) in
-            [("0.01", 0.01), ("1%", 0.01), ("0.1 %", 0.001), ("1e-3", 0.001), ("-1", -1.0)]
+            [("0.01", 0.01), ("1%", 0.01), ("0.1 %", 0.001), ("1e-3", 0.001), ("-1", -1.0), ("1_000", 1e3)]
         {
             assert_eq!(share(text), Ok(expected), "{text}");
         }
@@ -372,6 +372,9 @@ mod tests {
             assert_eq!(duration(text), Err(QuantityError::Duration(text.into())));
         }
         assert_eq!(duration("1000000001s"), Err(QuantityError::Long("1000000001s".into())));
+        // In the words of the options.
+        let sentence = duration("soon").unwrap_err().to_string();
+        assert!(sentence.starts_with("'soon' is no time; expected a number and a unit"), "{sentence}");
     }
 
     #[test]
@@ -404,6 +407,8 @@ mod tests {
         for text in ["", "1", "gbit", "0gbit", "-1gbit", "1gbps", "1GB/s", "infgbit", "1gbit/h"] {
             assert_eq!(rate(text), Err(QuantityError::Rate(text.into())));
         }
+        let sentence = rate("fast").unwrap_err().to_string();
+        assert!(sentence.starts_with("'fast' is no bandwidth; expected a number above 0"), "{sentence}");
         assert_eq!(rate("1000mbit").unwrap().to_string(), "1 Gbit/s");
         assert_eq!(rate("2500kbit").unwrap().to_string(), "2.5 Mbit/s");
     }

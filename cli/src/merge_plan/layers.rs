@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use gleaner_algorithms::merging::{Layer, MODELS, ModelTensors, Pass};
+use gleaner_units as units;
 use serde::{Deserialize, Serialize};
 
 use crate::report::{self, CommandError};
@@ -137,11 +138,11 @@ fn read(path: &Path) -> Result<(Option<f64>, Vec<NamedLayer>), CommandError> {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
         let layer = || {
             let seconds = fields.get(2).filter(|text| !text.is_empty());
-            let seconds = seconds.map(|text| text.parse::<f64>()).transpose().ok()?;
+            let seconds = seconds.map(|text| units::number::<f64>(text)).transpose().ok()?;
             let fits = fields.len() == header.split(',').count() && !fields[0].is_empty();
             fits.then_some(NamedLayer {
                 name: fields[0].to_owned(),
-                entries: fields[1].parse().ok()?,
+                entries: units::count(fields[1]).ok()?,
                 seconds,
             })
         };

@@ -33,7 +33,7 @@ pub fn speed(text: &str) -> Result<Speed, String> {
         };
         let (name, value) = pair.split_once('=').ok_or_else(expected)?;
         let place = PARTS.iter().position(|part| *part == name.trim()).ok_or_else(expected)?;
-        let value: f64 = value.trim().parse().map_err(|_| expected())?;
+        let value: f64 = units::number(value.trim()).map_err(|_| expected())?;
         parts[place] = Some(value).filter(|v| v.is_finite() && *v >= 0.0).ok_or_else(expected)?;
     }
     Ok(Speed::of(parts))

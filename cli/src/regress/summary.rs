@@ -10,7 +10,7 @@ use gleaner_units::{bytes, grouped};
 use serde::{Serialize, Serializer};
 
 use crate::bench::AutoReport;
-use crate::report::{counted, table};
+use crate::report::{CommandError, counted, expect_learnt, table};
 
 /// The summary of a training run. The field names are documented in `docs/` and stay as they are.
 #[derive(Serialize)]
@@ -34,6 +34,8 @@ pub struct Summary {
     seconds_communication: f64,
     bytes_received: u64,
     objective: f64,
+    #[serde(skip)]
+    objective_first: f64,
     #[serde(flatten)]
     held_out: HeldOut,
     nonzero_weights: usize,
@@ -111,6 +113,7 @@ impl Summary {
             seconds_communication: epochs.iter().map(|epoch| epoch.communication_seconds).sum(),
             bytes_received: epochs.iter().map(|epoch| epoch.bytes_received).sum(),
             objective: trained.objective,
+            objective_first: trained.objective_first,
             held_out: HeldOut::of(trained.epochs.last().and_then(|epoch| epoch.held_out)),
             nonzero_weights: trained.model.weights.len(),
             weights: trained.model.features + usize::from(trained.model.bias.is_some()),
@@ -118,6 +121,11 @@ impl Summary {
             auto: trained.auto.as_ref().map(AutoReport::from),
             epochs: trained.epochs,
         }
+    }
+
+    /// Refuses a training that has diverged.
+    pub fn converged(&self) -> Result<(), CommandError> {
+        expect_learnt("objective", (self.objective_first, self.objective), "lower --lr")
     }
 
     /// A row for each epoch, and what there is to say of all.

@@ -92,7 +92,7 @@ pub fn run(simulate: &Simulate) -> Result<String, CommandError> {
     }
     bar.finish_and_clear();
     let mut machine = super::machine(simulate.machine.as_deref())?;
-    if let Some(path) = &simulate.calibrate {
+    if let Some(path) = &simulate.fit_machine {
         machine = calibrated(&prepared, machine);
         let text = serde_json::to_string_pretty(&machine).unwrap_or_default() + "\n";
         save(path, &text)?;
@@ -262,7 +262,7 @@ impl Comparison {
                 bytes(row.bytes_per_step_predicted as f64),
             ]
         });
-        let written = match &simulate.calibrate {
+        let written = match &simulate.fit_machine {
             Some(path) => format!("Speeds written to {}.\n", path.display()),
             None => String::new(),
         };

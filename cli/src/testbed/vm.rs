@@ -18,7 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   gleaner testbed vm -- gleaner testbed up --hosts 2 --link-latency 1ms
   gleaner testbed vm -- sh -c 'ip link add v1 type veth peer v2 && tc qdisc add dev v1 root netem delay 5ms && tc qdisc'
-  gleaner testbed vm --share results --timeout 600s -- ./measure.sh
+  gleaner testbed vm --share results --limit 10m -- ./measure.sh
   gleaner testbed vm --verbose -- dmesg
   gleaner testbed vm --wire a:b -- sh -c 'ip addr add 10.0.0.1/24 dev eth0 && ip link set eth0 up && sleep 60' &
   gleaner testbed vm --wire b:a -- sh -c 'ip addr add 10.0.0.2/24 dev eth0 && ip link set eth0 up && ping -c 3 10.0.0.1'
@@ -29,7 +29,7 @@ network to the outside; --wire joins machines to each other. The clock of the ma
 
 The first time, the kernel and its tools are fetched into $XDG_CACHE_HOME/gleaner or ~/.cache/gleaner; no root is needed.
 
-The exit code is that of the command: 127 if it was not found, 128 + n after signal n. It is 124 after --timeout, 130 after
+The exit code is that of the command: 127 if it was not found, 128 + n after signal n. It is 124 after --limit, 130 after
 Ctrl-C, and 125 where there is no machine.";
 
 /// Run a command in an emulated machine whose kernel has netem and Soft-RoCE
@@ -40,9 +40,9 @@ pub struct Vm {
     #[arg(long, value_name = "DIR", default_value = ".")]
     share: PathBuf,
 
-    /// End the command after this time, for instance `600s`; the start of the machine does not count.
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    timeout: Option<Duration>,
+    /// End the command after this time, for instance `90s` or `10m`; the start of the machine does not count.
+    #[arg(long, value_name = "TIME", value_parser = units::limit)]
+    limit: Option<Duration>,
 
     /// Memory of the machine, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = units::within::<u32>(256..))]
@@ -73,7 +73,7 @@ pub fn run(vm: &Vm) -> Result<ExitCode, CommandError> {
     let machine = Machine {
         command: vm.command.clone(),
         share: vm.share.clone(),
-        timeout: vm.timeout,
+        timeout: vm.limit,
         memory: vm.memory,
         cpus: vm.cpus,
         verbose: vm.verbose,

@@ -8,7 +8,7 @@ use gleaner_candle::PassTimes;
 use gleaner_units as units;
 
 use super::error::TrainResult;
-use crate::report::counted;
+use crate::report::{self, counted};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
@@ -164,21 +164,19 @@ pub struct Together {
 }
 
 impl Summary {
-    /// Refuses a model that is worse than it was: more than twice the loss before the first step, and more than a nat above it, which
-    /// no model reaches that has only learnt little.
+    /// Refuses a training that has diverged.
     pub fn converged(&self) -> TrainResult<()> {
-        let (first, last) = (self.held_out_loss_first, self.held_out_loss);
-        let diverged = !last.is_finite() || last > 2.0 * first && last > first + 1.0;
-        if !diverged {
-            return Ok(());
-        }
-        let last = if last < 1e6 { format!("{last:.4}") } else { format!("{last:.1e}") };
-        Err(format!(
-            "the training diverged: the held-out loss was {first:.4} before the first step and is {last} now; lower --lr, or clip gradients \
-             with --clip"
-        )
-        .into())
+        expect_learnt((self.held_out_loss_first, self.held_out_loss), self.training_loss)
     }
+}
+
+/// Refuses losses that are higher than before the first step. Where those of training are not, the model knows its training data by heart, or
+/// its batch norms have seen few batches.
+fn expect_learnt((first, last): (f64, f64), training: Option<f64>) -> TrainResult<()> {
+    if last.is_finite() && training.is_some_and(|training| !report::has_grown(first, training)) {
+        return Ok(());
+    }
+    report::expect_learnt("held-out loss", (first, last), "lower --lr, or clip gradients with --clip")
 }
 
 /// What slows a training.
@@ -278,6 +276,19 @@ pub fn density(method: &Method, parameters: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn losses_that_are_clearly_higher_than_at_first_are_refused() {
+        let refused = |last, training| expect_learnt((2.3, last), training).err().map(|e| e.to_string());
+        let said = refused(4.5, Some(3.1)).unwrap();
+        assert!(said.starts_with("the training diverged: the held-out loss was 2.3000 before"), "{said}");
+        assert!(said.contains("and is 4.5000 now; lower --lr"), "{said}");
+        assert!(refused(f64::NAN, Some(1.0)).is_some() && refused(1e9, None).unwrap().contains("1.0e9"));
+        // It has learnt little; it knows its data by heart; nothing was trained.
+        for (last, training) in [(2.4, Some(2.6)), (3.5, Some(0.1)), (2.3, None)] {
+            assert_eq!(refused(last, training), None, "{last}");
+        }
+    }
 
     #[test]
     fn the_first_evaluation_that_is_as_good_counts() {

@@ -86,12 +86,12 @@ fn what_cannot_run_is_refused_before_anything_starts() {
         (SHORT.replace("turns = 1", "turns = "), "line 2"),
         (
             SHORT.replace("turns = 1", "limit = 'soon'"),
-            "line 2: 'limit': 'soon' is no limit; expected a number above 0",
+            "line 2: 'limit': 'soon' is no time; expected a number above 0",
         ),
         (format!("{SHORT}density = 2.0\n"), "the density is 2"),
         (format!("{SHORT}method = 'rung'\n"), "no method 'rung'"),
         (format!("{SHORT}teams = 2\n"), "with 3 workers"),
-        (format!("{SHORT}timeout = 'soon'\n"), "'soon' is no duration"),
+        (format!("{SHORT}timeout = 'soon'\n"), "'soon' is no time"),
         (format!("{SHORT}[[chaos]]\nstep = 1\ndo = 'cut'\nhost = 0\n"), "need an emulated network"),
         (format!("{SHORT}[network]\ntopology = 'nowhere.toml'\n"), "nowhere.toml cannot be read"),
     ] {

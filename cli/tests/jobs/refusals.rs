@@ -34,13 +34,28 @@ fn arguments_that_make_no_sense_are_named() {
         (&["--params", "10", "--method", "ring", "--steps", "0"], "--steps"),
         (&["--params", "10", "--method", "spardl", "--k", "1", "--density", "0.1"], "--density"),
         (&["--params", "10", "--method", "ring", "--timeout", "soon"], "soon"),
-        (&["--params", "10", "--method", "ring", "--timeout", "500us"], "expected a duration from 100ms"),
+        (&["--params", "10", "--method", "ring", "--timeout", "500us"], "expected a time from 100ms"),
     ] {
         let mut command = gleaner();
         command.args(["bench", "--json"]).args(arguments);
         let ended = run(command);
         assert_eq!(ended.code, 2, "{word}: {ended:?}");
         assert!(ended.out.is_empty() && ended.err.contains(word), "{word}: {ended:?}");
+    }
+}
+
+/// Each worker of a launcher refuses arguments by itself; the launcher alone says so.
+#[test]
+fn workers_of_a_launcher_refuse_their_arguments_in_one_line() {
+    for (arguments, words) in [
+        (&["regress", "--data", "url", "--lr", "-1"][..], "--lr: expected a finite number above 0, found -1"),
+        (&["bench", "--params", "many", "--method", "ring"], "'many' is no count; expected a whole number"),
+    ] {
+        let mut command = gleaner();
+        command.args(["launch", "-n", "3", "--", env!("CARGO_BIN_EXE_gleaner")]).args(arguments);
+        let ended = run(command);
+        ended.failed_with(&["gleaner launch: rank ", words]);
+        assert_eq!((ended.code, ended.err.lines().count()), (2, 1), "{ended:?}");
     }
 }
 

@@ -45,19 +45,24 @@ fn gleaner_launch() {
     compare(&run(command).report(), 3);
 }
 
-/// Where standard error is no terminal, a line every few seconds says how far the job is.
+/// Where standard error is no terminal, a line every few seconds says how far the job is: under the launcher, where the command starts its
+/// workers itself, and where something else has started them.
 #[test]
 #[cfg(feature = "train")]
-fn the_launcher_says_how_far_a_long_job_is() {
-    let mut command = gleaner();
-    command.args(["launch", "--workers", "1", "--", GLEANER]);
+fn a_long_job_says_how_far_it_is() {
     let train = "train --data synthetic --model mlp --batch 1 --method ring --steps 65 --pace 100ms --evaluate-every 65 --json";
-    command.args(train.split(' '));
-    let ended = run(command);
-    assert!(
-        ended.err.lines().any(|line| line.starts_with("step ") && line.contains(" of 65: loss")),
-        "{ended:?}"
-    );
+    let (mut launched, mut by_itself, mut started) = (gleaner(), gleaner(), gleaner());
+    launched.args(["launch", "--workers", "1", "--", GLEANER]).args(train.split(' '));
+    by_itself.args(train.split(' ')).args(["--workers", "1"]);
+    started.args(train.split(' ')).env("GLEANER_RANK", "0").env("GLEANER_WORLD_SIZE", "1");
+    for mut job in [launched, by_itself, started].map(start) {
+        let ended = job.end(Duration::from_secs(60));
+        ended.report();
+        assert!(
+            ended.err.lines().any(|line| line.starts_with("step ") && line.contains(" of 65: loss")),
+            "{ended:?}"
+        );
+    }
 }
 
 /// Links that are not encrypted are reported by rank 0, once and first of all.

@@ -84,7 +84,7 @@ fn the_numbers_are_those_that_were_measured() {
     let (counted, interface) = (bytes[0]["value"].as_f64().unwrap(), bytes[1]["value"].as_f64().unwrap());
     assert!((interface - (1.04 * counted + 20_000.0 / 13.0)).abs() < 1.0, "{bytes:?}");
     assert_eq!(report["runs"][0]["done"], 12);
-    assert_eq!(report["failed"], json!([]));
+    assert_eq!(report["failures"], json!([]));
     assert!(!folder.path().join("run/report.html").exists(), "--json alone writes no page");
 }
 

@@ -321,10 +321,10 @@ fn bad_input_is_a_sentence() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
         assert!(said.contains(words), "{arguments:?}: {said}");
     };
-    refused(&["--hosts", "2", "--bandwidth", "fast"], "'fast' is no rate");
-    refused(&["--hosts", "2", "--link-latency", "soon"], "'soon' is no duration");
-    refused(&["--hosts", "2", "--link-latency=-5ms"], "'-5ms' is no duration");
-    refused(&["--hosts", "2", "--link-latency", "5"], "'5' is no duration");
+    refused(&["--hosts", "2", "--bandwidth", "fast"], "'fast' is no bandwidth");
+    refused(&["--hosts", "2", "--link-latency", "soon"], "'soon' is no time");
+    refused(&["--hosts", "2", "--link-latency=-5ms"], "'-5ms' is no time");
+    refused(&["--hosts", "2", "--link-latency", "5"], "'5' is no time");
     refused(&["--hosts", "2", "--link-latency", "2000s"], "at most a minute");
     refused(&["--hosts", "2", "--jitter", "1ms"], "--link-latency");
     refused(&["--hosts", "2", "--loss", "all"], "'all' is no loss");

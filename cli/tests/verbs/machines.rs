@@ -56,7 +56,7 @@ impl Machines {
         let children: Vec<_> = (0..self.count)
             .map(|number| {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
-                command.args(["testbed", "vm", "--timeout", "900s", "--memory", "1536", "--share"]);
+                command.args(["testbed", "vm", "--limit", "15m", "--memory", "1536", "--share"]);
                 command.arg(self.share(number)).current_dir(self.share(number));
                 for (ours, theirs) in self.wires(number) {
                     let path = |name: String| self.path(&name).display().to_string();

@@ -33,7 +33,7 @@ pub fn page(runs: &[Run], summary: &Summary<'_>) -> Result<String, DrawError> {
     };
     let sections: Vec<Markup> =
         summary.figures.iter().map(|figure| section(figure, runs)).collect::<Result<_, _>>()?;
-    let troubles = !summary.failed.is_empty() || summary.runs.iter().any(|r| !r.of.notes.is_empty());
+    let troubles = !summary.failures.is_empty() || summary.runs.iter().any(|r| !r.of.notes.is_empty());
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -79,7 +79,7 @@ fn measured(summary: &Summary<'_>) -> String {
     let done: usize = summary.runs.iter().map(|r| r.done).sum();
     let runs =
         if summary.runs.len() == 1 { String::new() } else { format!(" of {} runs", summary.runs.len()) };
-    let failed = summary.failed.len();
+    let failed = summary.failures.len();
     let failed = if failed == 0 { "none".to_owned() } else { failed.to_string() };
     let on_purpose = match summary.runs.iter().map(|r| r.failed_on_purpose).sum::<usize>() {
         0 => String::new(),
@@ -120,11 +120,11 @@ fn troubles(summary: &Summary<'_>) -> Markup {
             @for Run { name, notes, .. } in summary.runs.iter().map(|r| r.of).filter(|r| !r.notes.is_empty()) {
                 ul { @for note in notes { li { code { (name) } ": " (note) "." } } }
             }
-            @if !summary.failed.is_empty() {
+            @if !summary.failures.is_empty() {
                 div.scroll { table {
                     thead { tr { th { "run" } th { "case" } th.number { "turn" } th.number { "exit code" } th { "reason" } } }
                     tbody {
-                        @for failure in &summary.failed {
+                        @for failure in &summary.failures {
                             tr {
                                 td { (failure.run) } td.words { (case(failure.case)) } td.number { (failure.turn) }
                                 td.number { (failure.exit_code) } td.words { (failure.reason) }

@@ -19,7 +19,7 @@ pub struct Summary<'a> {
     /// The numbers.
     pub figures: &'a [Figure],
     /// Jobs that failed.
-    pub failed: Vec<Failure<'a>>,
+    pub failures: Vec<Failure<'a>>,
     /// Jobs in which something was done to the network or the workers.
     pub chaos: Vec<Chaos<'a>>,
 }
@@ -82,7 +82,7 @@ pub struct Chaos<'a> {
 pub fn summary<'a>(runs: &'a [Run], figures: &'a [Figure]) -> Summary<'a> {
     let records =
         || runs.iter().flat_map(|run| run.records.iter().map(move |record| (run.name.as_str(), record)));
-    let failed = records().filter_map(|(run, record)| match &record.outcome {
+    let failures = records().filter_map(|(run, record)| match &record.outcome {
         Outcome::Failed { exit_code, reason } if !record.failed_on_purpose => {
             Some(Failure { run, case: &record.case, turn: record.turn, exit_code: *exit_code, reason })
         }
@@ -100,7 +100,7 @@ pub fn summary<'a>(runs: &'a [Run], figures: &'a [Figure]) -> Summary<'a> {
     Summary {
         runs: runs.iter().map(of_run).collect(),
         figures,
-        failed: failed.collect(),
+        failures: failures.collect(),
         chaos: chaos.collect(),
     }
 }

@@ -170,7 +170,7 @@ fn a_page_says_what_was_planned() {
     let runs = [run];
     let figures = figures(&runs);
     let summary = summary(&runs, &figures);
-    assert!(summary.failed.is_empty() && summary.chaos.len() == 2);
+    assert!(summary.failures.is_empty() && summary.chaos.len() == 2);
     assert_eq!((summary.runs[0].done, summary.runs[0].failed, summary.runs[0].failed_on_purpose), (1, 0, 1));
     let page = page(&runs, &summary).unwrap();
     for words in [

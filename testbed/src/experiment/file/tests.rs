@@ -108,13 +108,13 @@ fn what_is_not_said_follows_from_the_rest() {
 fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
     for (from, to, line, words) in [
         ("turns = 2", "turns = 0", 3, "'turns' is 0"),
-        ("turns = 2", "turns = 2\nlimit = '10'", 4, "'limit': '10' is no limit; expected a number above 0"),
-        ("turns = 2", "turns = 2\nlimit = '0s'", 4, "'0s' is no limit"),
+        ("turns = 2", "turns = 2\nlimit = '10'", 4, "'limit': '10' is no time; expected a number above 0"),
+        ("turns = 2", "turns = 2\nlimit = '0s'", 4, "'0s' is no time"),
         ("turns = 2", "turns = 2\nlimit = 600", 0, "line 4"),
         ("turns = 2", "turn = 2", 0, "unknown field `turn`, expected one of"),
         ("hosts = 4", "host = 4", 0, "unknown field `host`, expected one of `hosts`"),
         ("hosts = 4", "hosts = 3", 5, "4 workers need 4 hosts, and the network has 3"),
-        ("hosts = 4", "hosts = 4\nbandwidth = '1gbps'", 5, "'1gbps' is no rate"),
+        ("hosts = 4", "hosts = 4\nbandwidth = '1gbps'", 5, "'1gbps' is no bandwidth"),
         (
             "hosts = 4",
             "hosts = 4\nbandwidth = '1gbit'",
@@ -146,18 +146,18 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
         ("workers = [4, 2]", "workers = [4, 4]", 15, "a list of different values"),
         ("workers = [4, 2]", "workers = []", 15, "a list of different values"),
         ("\"ring\"]", "\"all\"]", 14, "expected the name of one method"),
-        ("\"100mbit\"]", "\"fast\"]", 16, "'fast' is no rate"),
+        ("\"100mbit\"]", "\"fast\"]", 16, "'fast' is no bandwidth"),
         ("workers = [2, 4]", "workers = 3", 18, "this [[exclude]] fits no case"),
         ("step = 3", "", 23, "either 'at = \"3s\"' or 'step = 20'"),
         ("step = 3", "step = 3\nat = '1s'", 23, "either 'at"),
         ("rank = 1", "rank = 4", 23, "numbered from 0 to 3"),
         ("rank = 1", "host = 1", 23, "need 'rank'"),
-        ("for = \"1s\"", "for = \"1\"", 23, "'1' is no duration"),
+        ("for = \"1s\"", "for = \"1\"", 23, "'1' is no time"),
         ("\"stop\"", "\"kill\"", 23, "'for' goes with"),
         ("\"stop\"", "\"slow\"", 23, "needs 'share'"),
         ("\"stop\"", "\"halt\"", 0, "unknown variant `halt`, expected one of"),
         ("bandwidth = \"10mbit\"", "", 30, "needs one of bandwidth, link_latency"),
-        ("bandwidth = \"10mbit\"", "bandwidth = \"10\"", 30, "'10' is no rate"),
+        ("bandwidth = \"10mbit\"", "bandwidth = \"10\"", 30, "'10' is no bandwidth"),
     ] {
         expect_refused(WHOLE, (from, to), (line, words));
     }
