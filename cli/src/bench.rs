@@ -105,7 +105,7 @@ impl Bench {
 #[derive(Clone, Debug)]
 pub struct Entrant {
     pub method: Method,
-    /// The entries that it delivers; n for dense methods.
+    /// The entries that it selects in a step; n for dense methods.
     pub k: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Which method, and how many entries it delivers: the same options for every command.
+//! Which method, and how many entries it selects: the same options for every command.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -18,10 +18,10 @@ use crate::report::CommandError;
 pub struct Choice {
     #[arg(long, value_name = "METHOD", default_value = "spardl", help = names(), long_help = summaries())]
     method: String,
-    /// The share of all entries that a sparse method delivers, above 0 and at most 1, such as 0.01 or 1% [default: 0.05]
+    /// The share of all entries that a sparse method selects in a step, above 0 and at most 1, such as 0.01 or 1% [default: 0.05]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = units::share, conflicts_with = "k")]
     density: Option<f64>,
-    /// The number of entries that a sparse method delivers, instead of a share
+    /// The number of entries that a sparse method selects in a step, instead of a share
     #[arg(long, value_name = "ENTRIES", value_parser = units::count)]
     k: Option<usize>,
     #[command(flatten)]
@@ -250,7 +250,7 @@ impl Refusal {
     }
 }
 
-/// How many of n entries a method delivers among so many workers; a command that is asked for none refuses.
+/// How many of n entries a method selects among so many workers; a command that is asked for none refuses.
 pub fn k(method: &Method, workers: u32, n: usize) -> Result<usize, ChoiceError> {
     match method.sparsity() {
         Sparsity::K(k) if k == 0 || k > n => Err(ChoiceError::K { k, n }),

@@ -66,7 +66,7 @@ struct Report {
     words_received: u64,
     words_critical: u64,
     entries_received: u64,
-    bytes_per_step: u64,
+    payload_bytes_per_step: u64,
     entries_per_step: usize,
     lost: f64,
 }
@@ -112,7 +112,7 @@ pub fn run(arguments: &Reduce) -> Result<ExitCode, CommandError> {
         words_received: cost.words_received,
         words_critical: cost.words_critical,
         entries_received: reduced.entries_received,
-        bytes_per_step: reduced.bytes_received,
+        payload_bytes_per_step: reduced.bytes_received,
         entries_per_step: reduced.update.iter().map(Bag::nonzeros).sum(),
         lost: reduced.lost,
     };
@@ -217,7 +217,7 @@ fn as_text(report: &Report, out: &Path) -> String {
     };
     row("entries delivered", grouped(report.entries_per_step as u64));
     row("entries received, at most", grouped(report.entries_received));
-    row("payload bytes received, at most", grouped(report.bytes_per_step));
+    row("payload bytes received, at most", grouped(report.payload_bytes_per_step));
     row("rounds", grouped(report.rounds));
     row("messages, at most", grouped(report.messages));
     row("words received, by the schedule", grouped(report.words_received));

@@ -1,5 +1,5 @@
 //! The page of the book on JSON fields, held to what the commands print: every field that is printed stands on the page, and every
-//! field of the page is printed by some run.
+//! field of the page is printed by some run. A name has one unit.
 #![cfg(all(feature = "train", target_os = "linux"))]
 #![allow(clippy::unwrap_used)]
 
@@ -20,8 +20,15 @@ enum JsonKind {
 /// Fields by their names, each with what it held wherever it was printed; null is nothing.
 type Fields = BTreeMap<String, BTreeSet<JsonKind>>;
 
+/// The fields of each section of the page, each with its unit, which is empty where there is none.
+type Listed = BTreeMap<String, BTreeMap<String, String>>;
+
 /// Units of numbers.
-const UNITS: &str = "s ns bytes share ratio steps entries words nats jobs frames samples/s bytes/s bits/s";
+const UNITS: &str =
+    "s ns µs bytes share ratio steps entries words loss jobs frames processes samples/s bytes/s bits/s";
+
+/// What `train --metrics` writes, beside what it prints.
+const METRICS: &str = "steps.jsonl";
 
 /// Fields whose own fields are options or axes of experiments.
 const OPEN: [&str; 2] = ["options", "setting"];
@@ -33,7 +40,7 @@ const RUNS: [(&str, &str); 28] = [
     ("bench", "bench --workers 2 --params 2000 --method auto --steps 2 --warmup 0"),
     (
         "train",
-        "train --data synthetic --model mlp --batch 4 --workers 2 --steps 2 --evaluate-every 2 --record rec",
+        "train --data synthetic --model mlp --batch 4 --workers 2 --steps 2 --evaluate-every 2 --record rec --metrics steps.jsonl",
     ),
     // So few entries that it finds something to say.
     (
@@ -111,29 +118,36 @@ fn has_fields(value: &Value, name: &str) -> bool {
     !OPEN.contains(&name) && (has(value) || value.as_array().is_some_and(|list| list.iter().any(has)))
 }
 
-/// What a unit says of a field; nothing where it is words about several fields.
+/// What a unit says of a field; nothing where there is none, or where it is that of an axis.
 fn of_unit(unit: &str) -> Option<JsonKind> {
     match unit {
+        "" | "of the axes" => None,
         "text" | "text with its unit" => Some(JsonKind::Text),
-        _ => UNITS.split(' ').any(|known| known == unit).then_some(JsonKind::Number),
+        _ => {
+            assert!(
+                UNITS.split(' ').any(|known| known == unit),
+                "the page has the unit '{unit}'; expected none, text, or one of {UNITS}"
+            );
+            Some(JsonKind::Number)
+        }
     }
 }
 
-/// The fields of a row, and what its units say of each: one for each field, or any number that say the same of all.
-fn of_row(line: &str) -> Vec<(String, Option<JsonKind>)> {
+/// The fields of a row, each with its unit: one for all of them, or one for each.
+fn of_row(line: &str) -> Vec<(String, String)> {
     let cells: Vec<&str> = line.split('|').collect();
     let names: Vec<&str> = cells[1].split('`').skip(1).step_by(2).collect();
-    let units: Vec<Option<JsonKind>> = cells[2].trim().split(", ").map(of_unit).collect();
-    let is_one = units.iter().all(|unit| *unit == units[0]);
-    let of_place = |place: usize| match units.len() == names.len() {
-        true => units[place],
-        false => units[0].filter(|_| is_one),
-    };
-    names.iter().enumerate().map(|(place, name)| ((*name).to_owned(), of_place(place))).collect()
+    let units: Vec<&str> = cells[2].trim().split(", ").collect();
+    assert!(
+        units.len() == 1 || units.len() == names.len(),
+        "{line}: expected one unit for all fields, or one for each"
+    );
+    let pairs = names.into_iter().zip(units.into_iter().cycle());
+    pairs.map(|(name, unit)| (name.to_owned(), unit.to_owned())).collect()
 }
 
-/// The fields of each section of the page, and what their units say of them.
-fn listed() -> BTreeMap<String, BTreeMap<String, Option<JsonKind>>> {
+/// What the page says.
+fn listed() -> Listed {
     let page = include_str!("../../docs/src/commands/json.md");
     let sections = page.split("\n## ").skip(1).map(|section| {
         let (name, rest) = section.split_once('\n').unwrap();
@@ -141,6 +155,23 @@ fn listed() -> BTreeMap<String, BTreeMap<String, Option<JsonKind>>> {
         (name.to_owned(), rows.flat_map(of_row).collect())
     });
     sections.collect()
+}
+
+/// A field's name, without the lists that it is in.
+fn name_of(field: &str) -> &str {
+    field.rsplit("[].").next().unwrap_or(field)
+}
+
+/// The unit of each name that has one.
+fn units(listed: &Listed) -> BTreeMap<&str, &str> {
+    let mut units: BTreeMap<&str, &str> = BTreeMap::new();
+    for (section, fields) in listed {
+        for (field, unit) in fields.iter().filter(|(_, unit)| !unit.is_empty()) {
+            let first = *units.entry(name_of(field)).or_insert(unit);
+            assert_eq!(first, unit, "{section}: {field} has another unit elsewhere on the page");
+        }
+    }
+    units
 }
 
 /// Runs a command with `--json`, and gives the object on its last line.
@@ -176,6 +207,31 @@ fn without_empty(printed: &mut Fields) {
     printed.retain(|field, _| !has_inner(field));
 }
 
+/// Adds what an object has to the fields of its section.
+fn add(printed: &mut BTreeMap<String, Fields>, section: &str, object: &Value) {
+    let mut found = Fields::new();
+    fields(object, "", &mut found);
+    let of_section = printed.entry(section.to_owned()).or_default();
+    for (field, kinds) in found {
+        // Several methods of bench are a list of what one is.
+        let field =
+            if section == "bench" { field.trim_start_matches("methods[].").to_owned() } else { field };
+        of_section.entry(field).or_default().extend(kinds);
+    }
+}
+
+#[test]
+fn a_name_has_one_unit_and_times_are_in_seconds() {
+    let listed = listed();
+    for (field, unit) in listed.values().flatten() {
+        of_unit(unit);
+        let name = field.rsplit('.').next().unwrap();
+        let is_time = ["seconds", "slowest"].iter().any(|word| name.starts_with(*word));
+        assert_eq!(unit == "s", is_time, "{field} has the unit '{unit}'");
+    }
+    assert!(units(&listed).len() > 100);
+}
+
 #[test]
 fn the_page_lists_what_the_commands_print() {
     let folder = tempfile::tempdir().unwrap();
@@ -207,16 +263,12 @@ fn the_page_lists_what_the_commands_print() {
         if words.starts_with("bench --workers 2") && words.contains("ring") {
             std::fs::write(at.join("bench.json"), object.to_string()).unwrap();
         }
-        let mut found = Fields::new();
-        fields(&object, "", &mut found);
-        if section == "bench" {
-            // Several methods are a list of what one is.
-            let each = |field: String| field.strip_prefix("methods[].").map_or(field.clone(), str::to_owned);
-            found = found.into_iter().map(|(field, kinds)| (each(field), kinds)).collect();
-        }
-        let of_section = printed.entry(section.to_owned()).or_default();
-        for (field, kinds) in found {
-            of_section.entry(field).or_default().extend(kinds);
+        add(&mut printed, section, &object);
+        if words.contains(METRICS) {
+            let lines = std::fs::read_to_string(at.join(METRICS)).unwrap();
+            for line in lines.lines() {
+                add(&mut printed, "train --metrics", &serde_json::from_str::<Value>(line).unwrap());
+            }
         }
     }
     if !networks {
@@ -230,6 +282,7 @@ fn the_page_lists_what_the_commands_print() {
     if !networks {
         listed.retain(|section, _| printed.contains_key(section));
     }
+    let units = units(&listed);
     for (section, printed) in &printed {
         let listed = listed.get(section).unwrap_or_else(|| panic!("the page has no section {section}"));
         let missing: Vec<_> = printed.keys().filter(|field| !listed.contains_key(*field)).collect();
@@ -238,12 +291,16 @@ fn the_page_lists_what_the_commands_print() {
             missing.is_empty() && unknown.is_empty(),
             "{section}: the page lacks {missing:?}, and no run printed {unknown:?}"
         );
-        for (field, said) in listed.iter().filter_map(|(field, said)| Some((field, (*said)?))) {
+        for (field, unit) in listed {
             let held = &printed[field];
+            let said = of_unit(unit);
             assert!(
-                held.iter().all(|kind| *kind == said),
-                "{section}: {field} is {held:?}, and the page says {said:?}"
+                said.is_none_or(|said| held.iter().all(|kind| *kind == said)),
+                "{section}: {field} is {held:?}, and the page says '{unit}'"
             );
+            let lacks = unit.is_empty() && held.contains(&JsonKind::Number);
+            let elsewhere = units.get(name_of(field)).filter(|unit| of_unit(unit) == Some(JsonKind::Number));
+            assert!(!lacks || elsewhere.is_none(), "{section}: {field} lacks the unit {elsewhere:?}");
         }
     }
     assert!(listed.keys().eq(printed.keys()), "{:?}", listed.keys());

@@ -116,7 +116,7 @@ fn bags_are_timed_on_request() {
     for (timed, real) in [0, 1].map(|i| (&timed["methods"][i], &real["methods"][i])) {
         assert_eq!((&timed["workload"], &real["workload"]), (&"profiled".into(), &"executed".into()));
         assert_eq!((&timed["rounds"], &timed["messages"]), (&real["rounds"], &real["messages"]));
-        for key in ["bytes_per_step", "entries_per_step"] {
+        for key in ["payload_bytes_per_step", "entries_per_step"] {
             let (a, b) = (timed[key].as_f64().unwrap(), real[key].as_f64().unwrap());
             assert!((a / b - 1.0).abs() < 0.05, "{key}: {a} instead of {b}");
         }

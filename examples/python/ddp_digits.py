@@ -46,7 +46,7 @@ def network():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--method", default="spardl", help="a method of Gleaner, or none for DistributedDataParallel alone")
-    parser.add_argument("--density", type=float, default=0.01, help="the share of entries that a sparse method delivers")
+    parser.add_argument("--density", type=float, default=0.01, help="the share of entries that a sparse method selects in a step")
     parser.add_argument("--epochs", type=int, default=20)
     arguments = parser.parse_args()
 

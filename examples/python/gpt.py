@@ -78,7 +78,7 @@ def loss_of(model, inputs, targets):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--method", default="spardl", help="a method of Gleaner, or none for DistributedDataParallel alone")
-    parser.add_argument("--density", type=float, help="the share of entries that a sparse method delivers [default: 0.05, with values of 4 bits]")
+    parser.add_argument("--density", type=float, help="the share of entries that a sparse method selects in a step [default: 0.05, with values of 4 bits]")
     parser.add_argument("--beta1", type=float, help="Adam's momentum [default: 0 with a sparse method, otherwise 0.9]")
     parser.add_argument("--steps", type=int, default=200)
     arguments = parser.parse_args()

@@ -21,7 +21,7 @@ use crate::schedule::{Memory, Observed, Schedule, check};
 use crate::selectors::{Selection, Selector};
 use crate::{Layers, Rank, SelectOver, Sparsity};
 
-/// An all-reduce, how many entries it delivers, how they are encoded, and what happens to the rest.
+/// An all-reduce, how many entries it selects, how they are encoded, and what happens to the rest.
 #[derive(Clone, Debug)]
 pub struct Method {
     collective: Arc<dyn Erased>,
@@ -51,7 +51,7 @@ impl Method {
 }
 
 impl Method {
-    /// The share of the entries that a sparse method delivers where neither density nor k is set. Values then have 4 bits, unless a
+    /// The share of the entries that a sparse method selects where neither density nor k is set. Values then have 4 bits, unless a
     /// coding is set: a sixtieth of the bytes of a dense ring. The guide on accuracy has the losses of trainings with it.
     pub const DENSITY: f64 = 0.05;
 
@@ -126,13 +126,13 @@ impl Method {
         }
     }
 
-    /// Delivers this share of the entries, in [0, 1]; with exact values, unless a [coding](Self::coding) is set.
+    /// Selects this share of the entries, in [0, 1]; with exact values, unless a [coding](Self::coding) is set.
     #[must_use]
     pub fn density(self, density: f64) -> Self {
         Self { sparsity: Some(Sparsity::Density(density)), ..self }
     }
 
-    /// Delivers this many entries; with exact values, unless a [coding](Self::coding) is set.
+    /// Selects this many entries; with exact values, unless a [coding](Self::coding) is set.
     #[must_use]
     pub fn k(self, k: usize) -> Self {
         Self { sparsity: Some(Sparsity::K(k)), ..self }
@@ -144,7 +144,7 @@ impl Method {
         Self { collection, ..self }
     }
 
-    /// Delivers this many entries, and leaves everything else as it is, the coding of values too: the method
+    /// Selects this many entries, and leaves everything else as it is, the coding of values too: the method
     /// of one group of a gradient.
     #[must_use]
     pub fn selecting(self, sparsity: Sparsity) -> Self {
@@ -237,7 +237,7 @@ impl Method {
         &*self.collective
     }
 
-    /// How many entries are delivered.
+    /// How many entries are selected.
     pub fn sparsity(&self) -> Sparsity {
         self.sparsity.unwrap_or(Sparsity::Density(Self::DENSITY))
     }

@@ -133,7 +133,7 @@ gleaner_status gleaner_load(gleaner_gradients *gradients,
 // Frees gradients; nothing for null. In the middle of a step this ends the job: the others wait for the rest of it.
 void gleaner_gradients_free(gleaner_gradients *gradients);
 
-// Makes the method of a name, such as "spardl", "ring" or "auto", that delivers this share of the entries, above 0 and
+// Makes the method of a name, such as "spardl", "ring" or "auto", that selects this share of the entries, above 0 and
 // at most 1, with exact values unless "values" is set; or with a density of 0 the default: 5% of the entries, and of gradients at
 // least 256 of each group, with values of 4 bits. A method that delivers every entry does not look at it. Free it with gleaner_method_free; whatever was made of
 // it goes on.

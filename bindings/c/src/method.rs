@@ -19,7 +19,7 @@ pub(crate) fn refused(error: impl ToString) -> Refused {
     Refused::new(gleaner_status::GLEANER_METHOD, error)
 }
 
-/// Makes the method of a name, such as "spardl", "ring" or "auto", that delivers this share of the entries, above 0 and
+/// Makes the method of a name, such as "spardl", "ring" or "auto", that selects this share of the entries, above 0 and
 /// at most 1, with exact values unless "values" is set; or with a density of 0 the default: 5% of the entries, and of gradients at
 /// least 256 of each group, with values of 4 bits. A method that delivers every entry does not look at it. Free it with gleaner_method_free; whatever was made of
 /// it goes on.

@@ -40,7 +40,7 @@ struct Row {
     seconds_predicted: f64,
     ratio: f64,
     bytes_per_step_measured: u64,
-    bytes_per_step_predicted: u64,
+    payload_bytes_per_step_predicted: u64,
     seconds_select_measured: f64,
     seconds_select_predicted: f64,
     seconds_merge_measured: f64,
@@ -226,7 +226,7 @@ fn row(case: &Prepared, machine: &Machine) -> Row {
         seconds_predicted: slowest.seconds,
         ratio: slowest.seconds / measured.seconds,
         bytes_per_step_measured: measured.bytes_received as u64,
-        bytes_per_step_predicted: Trace::middle(traces).map_or(0, |(bytes, _)| bytes),
+        payload_bytes_per_step_predicted: Trace::middle(traces).map_or(0, |(bytes, _)| bytes),
         seconds_select_measured: measured.select,
         seconds_select_predicted: slowest.select,
         seconds_merge_measured: measured.merge,
@@ -259,7 +259,7 @@ impl Comparison {
                 format!("{} / {}", ms(row.seconds_select_measured), ms(row.seconds_select_predicted)),
                 format!("{} / {}", ms(row.seconds_merge_measured), ms(row.seconds_merge_predicted)),
                 bytes(row.bytes_per_step_measured as f64),
-                bytes(row.bytes_per_step_predicted as f64),
+                bytes(row.payload_bytes_per_step_predicted as f64),
             ]
         });
         let written = match &simulate.fit_machine {

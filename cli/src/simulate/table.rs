@@ -18,7 +18,7 @@ pub struct Row {
     pub workload: String,
     pub rounds: u64,
     pub messages: u64,
-    pub bytes_per_step: u64,
+    pub payload_bytes_per_step: u64,
     pub entries_per_step: u64,
     pub seconds: f64,
     pub seconds_select: f64,
@@ -62,7 +62,7 @@ impl Row {
             messages: middle.map_or(0, |(_, trace)| {
                 trace.messages() * u64::from(workers) / trace.workers.len().max(1) as u64
             }),
-            bytes_per_step: middle.map_or(0, |(bytes, _)| bytes),
+            payload_bytes_per_step: middle.map_or(0, |(bytes, _)| bytes),
             entries_per_step: middle.map_or(0, |(_, trace)| trace.delivered.round() as u64),
             seconds: slowest.seconds,
             seconds_select: slowest.select,
@@ -83,7 +83,7 @@ impl Prediction {
             let times = [row.seconds, row.seconds_select, row.seconds_exchange, row.seconds_merge].map(ms);
             let mut cells = vec![row.method.clone()];
             cells.extend(times);
-            cells.extend([units::bytes(row.bytes_per_step as f64), grouped(row.rounds)]);
+            cells.extend([units::bytes(row.payload_bytes_per_step as f64), grouped(row.rounds)]);
             cells.extend([grouped(row.entries_per_step), row.workload.clone()]);
             cells.extend(has_forecast.then(|| row.seconds_expected.map_or_else(String::new, ms)));
             cells

@@ -110,7 +110,7 @@ fn two_workers_by_hand() {
     let report = bench.json("--method spardl --k 2 --out out a.npy b.npy");
     let expected = serde_json::json!({
         "method": "spardl", "workers": 2, "params": 8, "k": 2, "rounds": 2, "messages": 2,
-        "words_received": 4, "words_critical": 4, "entries_received": 2, "bytes_per_step": 32,
+        "words_received": 4, "words_critical": 4, "entries_received": 2, "payload_bytes_per_step": 32,
         "entries_per_step": 2, "lost": 0.0,
     });
     assert_eq!(report, expected);
@@ -198,10 +198,10 @@ fn nothing_is_lost_over_several_steps_for_every_method_and_number_of_workers() {
                     let sentence = bench.refused(&format!("{choice} --out out g0.npy"), 2);
                     assert!(sentence.contains("sends values as they are"), "{sentence}");
                 } else {
-                    let bytes = nothing_is_lost(&bench, &choice, workers)["bytes_per_step"].as_u64();
+                    let bytes = nothing_is_lost(&bench, &choice, workers)["payload_bytes_per_step"].as_u64();
                     // Elsewhere rounding changes how many entries come.
                     if method == "spardl" && workers > 1 {
-                        assert!(bytes < report["bytes_per_step"].as_u64(), "{choice}");
+                        assert!(bytes < report["payload_bytes_per_step"].as_u64(), "{choice}");
                     }
                 }
             }
@@ -342,13 +342,13 @@ fn costs_are_the_papers() {
         assert_eq!(report["entries_received"], 2 * k * (p - 1) / p);
         // A value takes four bytes, an index four at most, and before each of the 2(P−1) blocks that come stand 8 or 12.
         let (entries, blocks) = (2 * k * (p - 1) / p, 2 * (p - 1));
-        let bytes = report["bytes_per_step"].as_u64().unwrap() as usize;
+        let bytes = report["payload_bytes_per_step"].as_u64().unwrap() as usize;
         assert!((4 * entries + 8 * blocks..=8 * entries + 12 * blocks).contains(&bytes), "P {p}: {bytes}");
         let report = bench.json(&format!("--method ring --out out {files}"));
         assert_eq!(report["rounds"], 2 * (p - 1));
         assert_eq!(report["words_received"], 2 * n * (p - 1) / p);
         assert_eq!(report["entries_received"], 2 * n * (p - 1) / p);
-        assert_eq!(report["bytes_per_step"], 4 * 2 * n * (p - 1) / p + 8 * 2 * (p - 1));
+        assert_eq!(report["payload_bytes_per_step"], 4 * 2 * n * (p - 1) / p + 8 * 2 * (p - 1));
     }
 }
 

@@ -55,7 +55,7 @@ class Session(Together):
             array: of float32, float64, float16 or (with ml_dtypes) bfloat16, of any shape; the same on all ranks.
             name: what is reduced, for errors. A sparse method keeps a residual for each name, shape and type.
             method: a `Method`, or its name: `ring` delivers every entry, `spardl` at a density of 0.01 those that matter.
-            density: the share of entries that a sparse method delivers, by default 0.05; float32 values then have 4 bits.
+            density: the share of entries that a sparse method selects in a step, by default 0.05; float32 values then have 4 bits.
             op: mean, sum, max, min or product. The last three are for methods that deliver every entry.
             out: where the result goes, of the array's shape and type; may be the array itself.
             options: those of `Method`.
@@ -145,7 +145,7 @@ class Session(Together):
         Args:
             layout: the number of entries of each parameter by name; or a list of such groups, each of which is exchanged by itself.
             method: a `Method` or its name.
-            density, k: the share of entries that is delivered, or how many; by default a density of 0.05, and at
+            density, k: the share of entries that is selected in a step, or how many; by default a density of 0.05, and at
                 least 256 entries of each group, with values of 4 bits.
             merge: a merging strategy such as `optimal`: groups follow from what steps are measured to take.
             device: the number of the CUDA device on which gradients are computed: their residuals stay there.

@@ -12,7 +12,7 @@ use crate::train::settings::Settings;
 
 /// The fields of a line, in their order.
 const FIELDS: &str = "step,training_loss,learning_rate,seconds,seconds_forward,seconds_backward,seconds_select,seconds_exposed,entries_per_step,\
-                      bytes_per_step";
+                      rank0_bytes_per_step";
 
 /// Whether lines of a file with this name can be written.
 pub fn is_known(path: &Path) -> bool {

@@ -232,7 +232,7 @@ def register(
     Args:
         model: a DistributedDataParallel, of parameters of float32, bfloat16 or float16, on the CPU or on CUDA devices.
         method: a `gleaner.Method`, or the name of one; `auto` for the one that is cheapest.
-        density: the share of entries that is delivered in each step, by default 0.05, and at least 256 entries of each group, with values of 4 bits.
+        density: the share of entries that is selected in each step, by default 0.05, and at least 256 entries of each group, with values of 4 bits.
         scaler: the GradScaler that scales the loss, if there is one. Residuals are kept unscaled, and a step that is not finite on one rank
             is left out on all.
         merge: how parameters are merged into groups that are exchanged together: a strategy such as `optimal`, `threshold/65536` or `single`.

@@ -50,7 +50,7 @@ class Synchronizer(Exchange):
         Args:
             parameters: what `model.named_parameters()` or `model.parameters()` gives. Those that need no gradient are left out.
             method: a `gleaner.Method` or its name.
-            density: the share of entries that is delivered in each step, by default 0.05, and at least 256 entries of each group, with values of 4 bits.
+            density: the share of entries that is selected in each step, by default 0.05, and at least 256 entries of each group, with values of 4 bits.
             session: by default that of the default process group's ranks, or else of the environment.
             scaler: the GradScaler that scales the loss, if there is one.
             merge: how parameters are merged into groups: a strategy such as `optimal`, `threshold/65536` or `single`.
