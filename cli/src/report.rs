@@ -43,11 +43,13 @@ pub fn is_left_to_launcher(reason: &str) -> bool {
     OF_JOBS.iter().any(|job| command == *job) && rank.is_some_and(tells)
 }
 
-/// What the parser of arguments says, without its advice on usage.
+/// What the parser of arguments says and proposes, without its advice on usage.
 pub fn sentence(refusal: &clap::Error) -> String {
     let text = refusal.to_string();
-    let said = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-    said.split_whitespace().collect::<Vec<_>>().join(" ")
+    let said =
+        text.split("\n\n").take_while(|part| !part.starts_with("Usage") && !part.starts_with("For more"));
+    let words = said.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
+    words.trim_start_matches("error: ").to_owned()
 }
 
 /// The exit code of a command that ends with this error.
@@ -115,9 +117,9 @@ pub fn save(path: &Path, text: &str) -> Result<(), StagedError> {
     write(path, |file| file.write_all(text.as_bytes()))
 }
 
-/// Whether a loss is more than a tenth above what it was before the first step, or is no number. A model that has learnt little is not.
+/// Whether a loss is more than half above what it was before the first step, or is no number. A model that has learnt little is not.
 pub fn has_grown(first: f64, last: f64) -> bool {
-    !last.is_finite() || last > 1.1 * first
+    !last.is_finite() || last > 1.5 * first
 }
 
 /// Refuses the result of a training whose loss has grown.

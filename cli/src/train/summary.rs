@@ -280,12 +280,12 @@ mod tests {
     #[test]
     fn losses_that_are_clearly_higher_than_at_first_are_refused() {
         let refused = |last, training| expect_learnt((2.3, last), training).err().map(|e| e.to_string());
-        let said = refused(4.5, Some(3.1)).unwrap();
+        let said = refused(4.5, Some(3.6)).unwrap();
         assert!(said.starts_with("the training diverged: the held-out loss was 2.3000 before"), "{said}");
         assert!(said.contains("and is 4.5000 now; lower --lr"), "{said}");
         assert!(refused(f64::NAN, Some(1.0)).is_some() && refused(1e9, None).unwrap().contains("1.0e9"));
         // It has learnt little; it knows its data by heart; nothing was trained.
-        for (last, training) in [(2.4, Some(2.6)), (3.5, Some(0.1)), (2.3, None)] {
+        for (last, training) in [(3.3, Some(3.4)), (3.5, Some(0.1)), (2.3, None)] {
             assert_eq!(refused(last, training), None, "{last}");
         }
     }
