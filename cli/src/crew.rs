@@ -70,7 +70,8 @@ impl Display {
             let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
             if line.elapsed() >= BETWEEN_LINES {
                 *line = Instant::now();
-                say(format_args!("step {done} of {of}: {note}"));
+                let colon = if note.is_empty() { "" } else { ": " };
+                say(format_args!("step {done} of {of}{colon}{note}"));
             }
             return;
         }
@@ -87,10 +88,12 @@ impl Display {
 /// How long work goes on before it is shown that something does.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Does work that does not report how far it is, and shows what it is once it takes longer than a second.
+/// Does work that does not report how far it is, and shows what it is once it takes longer than a second; where standard error is no terminal,
+/// than [`BETWEEN_LINES`].
 pub fn meanwhile<R>(shown: &Progress, work: impl FnOnce() -> R) -> R {
     let display = Display::new();
-    after(PATIENCE, || display.show(shown), work)
+    let patience = if display.bar.is_hidden() { BETWEEN_LINES } else { PATIENCE };
+    after(patience, || display.show(shown), work)
 }
 
 /// Does the work, and calls `show` from another thread if it takes longer than that.

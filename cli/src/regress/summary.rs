@@ -125,7 +125,8 @@ impl Summary {
 
     /// Refuses a training that has diverged.
     pub fn converged(&self) -> Result<(), CommandError> {
-        expect_learnt("objective", (self.objective_first, self.objective), "lower --lr")
+        let advice = if self.algorithm == "sgd" { "lower --lr" } else { "lower --coordinates" };
+        expect_learnt("objective", (self.objective_first, self.objective), advice)
     }
 
     /// A row for each epoch, and what there is to say of all.

@@ -144,10 +144,18 @@ fn srun() {
     }
     let cluster = Cluster::start(&munged, &slurmctld, &slurmd, &sinfo);
     let (_directory, secret) = secret_file();
-    let mut command = clean(Command::new(srun));
-    command.args(["-n", "3", "--chdir=/", GLEANER]).args(BENCH);
-    command.env("SLURM_CONF", &cluster.conf).env("GLEANER_SECRET_FILE", secret);
-    compare(&run(command).report(), 3);
+    let bench = || {
+        let mut command = clean(Command::new(&srun));
+        command.args(["-n", "3", "--chdir=/", GLEANER]).args(BENCH);
+        command.env("SLURM_CONF", &cluster.conf).env("GLEANER_SECRET_FILE", &secret);
+        run(command)
+    };
+    let mut ended = bench();
+    // The port follows from the number of the job, and a job of another test may have it; the next number has another.
+    if ended.err.contains("is in use: another program or another job") {
+        ended = bench();
+    }
+    compare(&ended.report(), 3);
 }
 
 fn is_root() -> bool {

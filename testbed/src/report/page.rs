@@ -269,7 +269,8 @@ fn all(runs: &[Run]) -> Markup {
 fn record(run: &Run, record: &Record) -> Markup {
     let (outcome, seconds) = match &record.outcome {
         Outcome::Done(value) => {
-            ("done", value.get("seconds").or(value.get("seconds_run")).and_then(Value::as_f64))
+            let outcome = if record.unlike_its_case().is_some() { "done, not as planned" } else { "done" };
+            (outcome, value.get("seconds").or(value.get("seconds_run")).and_then(Value::as_f64))
         }
         Outcome::Failed { .. } if record.failed_on_purpose => ("failed on purpose", None),
         Outcome::Failed { .. } => ("failed", None),

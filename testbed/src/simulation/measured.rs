@@ -131,7 +131,7 @@ fn of_bench(line: &[u8]) -> Result<Vec<Measured>, String> {
 fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     let is_bench = record.case.get("command").is_none_or(|command| command == "bench");
     let Outcome::Done(summary) = &record.outcome else { return Ok(None) };
-    if !is_bench || !record.chaos.is_empty() {
+    if !is_bench || !record.chaos.is_empty() || record.unlike_its_case().is_some() {
         return Ok(None);
     }
     // Predicted are emulated links that are alike and do not vary, and methods with all their options but these. Earlier measurements call a

@@ -110,7 +110,7 @@ impl Stored {
             }
         };
         let as_planned = |(_, record): &(usize, &Record)| record.unlike_its_case().is_none();
-        let rows = run.records.iter().enumerate().filter(as_planned).map(row).collect();
+        let rows: Vec<Row> = run.records.iter().enumerate().filter(as_planned).map(row).collect();
         let began = run.records.iter().map(|record| record.started).fold(f64::INFINITY, f64::min);
         let stamp = Stamp {
             version: VERSION,
@@ -119,7 +119,7 @@ impl Stored {
             predicted_commit: first.predicted_commit.clone(),
             machine: first.machine.clone(),
             date: date(began).chars().take(10).collect(),
-            turns: run.records.iter().map(|record| record.turn + 1).max().unwrap_or(0),
+            turns: rows.iter().map(|row| row.turn + 1).max().unwrap_or(0),
             case,
         };
         Ok(Self { stamp, rows })
