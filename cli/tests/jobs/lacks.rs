@@ -9,17 +9,21 @@ use crate::job::Job;
 use crate::process::{Process, clean, eventually, ports, start};
 
 /// A `connect` for LD_PRELOAD. From the second call on, as far as it goes to the port UNREACHABLE (0 for all), there is no
-/// route to any host for two seconds.
+/// route to any host, for two seconds and until as many processes as REFUSED_PROCESSES have been told so: the file REFUSED
+/// has a byte of each. A process with WAITS_FOR_REFUSED only waits for them.
 const UNREACHABLE: &str = r#"
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
-static int calls;
+#include <unistd.h>
+static int calls, refusals;
 static double first;
 int connect(int fd, const struct sockaddr *to, socklen_t length) {
     int (*real)(int, const struct sockaddr *, socklen_t) = dlsym(RTLD_NEXT, "connect");
@@ -27,12 +31,21 @@ int connect(int fd, const struct sockaddr *to, socklen_t length) {
     if (to->sa_family != AF_INET || (port && ntohs(((const struct sockaddr_in *)to)->sin_port) != port)
         || __sync_fetch_and_add(&calls, 1) == 0)
         return real(fd, to, length);
+    int waits = getenv("WAITS_FOR_REFUSED") != NULL;
+    if (!waits && __sync_fetch_and_add(&refusals, 1) == 0) {
+        int refused = open(getenv("REFUSED"), O_WRONLY | O_APPEND);
+        if (write(refused, ".", 1) != 1) abort();
+        close(refused);
+    }
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     double seconds = now.tv_sec + now.tv_nsec * 1e-9;
     if (first == 0) first = seconds;
-    if (seconds - first > 2) return real(fd, to, length);
-    fprintf(stderr, "no route\n");
+    struct stat file;
+    if (stat(getenv("REFUSED"), &file)) abort();
+    if ((waits || seconds - first > 2) && file.st_size >= atoi(getenv("REFUSED_PROCESSES")))
+        return real(fd, to, length);
+    if (!waits) fprintf(stderr, "no route\n");
     errno = EHOSTUNREACH;
     return -1;
 }
@@ -61,19 +74,23 @@ fn ranks(job: &Job, command: impl Fn(u32) -> Command) -> Vec<Process> {
 }
 
 /// The next four ranks are known to each. Of twelve there are pairs that neither end knows, so all wait until rank 0 can be
-/// asked, and then go on.
+/// asked, and then go on. Of eight, one can reach nobody and is reached by all others, once it has tried.
 #[test]
 fn who_cannot_be_asked_for_two_seconds_is_asked_again() {
     let Some(library) = library() else { return };
+    let refused = library.with_extension("refused");
     let arguments = ["--params", "10000", "--steps", "20", "--method", "topkdsa"];
     for (workers, of, affected) in [(12, "rank 0", 1..12), (8, "all", 5..6)] {
         let job = Job::new(workers, &arguments);
         let port = if of == "all" { 0 } else { job.port };
+        std::fs::write(&refused, "").unwrap();
         let begun = Instant::now();
         let ranks = ranks(&job, |rank| {
             let mut command = job.command(rank, &[], &[]);
-            if affected.contains(&rank) {
-                command.env("LD_PRELOAD", &library).env("UNREACHABLE", port.to_string());
+            command.env("LD_PRELOAD", &library).env("UNREACHABLE", port.to_string());
+            command.env("REFUSED", &refused).env("REFUSED_PROCESSES", affected.len().to_string());
+            if !affected.contains(&rank) {
+                command.env("WAITS_FOR_REFUSED", "1");
             }
             command
         });
