@@ -1,12 +1,13 @@
-//! What selecting costs, as multiples of a plain read and of the bare traffic: `cargo bench -p gleaner-algorithms`.
+//! What selecting costs, as multiples of a plain read and of the bare traffic: `cargo bench -p gleaner-algorithms --bench select`.
 //!
 //! Plays the steps of one worker in their steady state: every step a fresh heavy-tailed gradient, accumulated into the
 //! residual with the threshold that the step before predicts; the exact top k among the candidates;
 //! the kept entries zeroed in the residual. One core; all implementations take turns within each step; medians over the steps.
 //!
-//! Options: `--n ENTRIES`, `--steps STEPS` and `--json` (one line of JSON instead of the table).
+//! Options: `--params ENTRIES`, `--density SHARE`, `--steps STEPS` and `--json` (one line of JSON instead of the table).
 
 use std::hint::black_box;
+use std::str::FromStr;
 use std::time::Instant;
 
 use gleaner_algorithms::bag::Entries;
@@ -20,22 +21,19 @@ use gleaner_statistics::random::Generator;
 const WARM_UP: usize = 4;
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
-    let number = |name: &str, default| {
-        let place = arguments.iter().position(|argument| argument == name);
-        place.and_then(|place| arguments.get(place + 1)?.parse().ok()).unwrap_or(default)
-    };
-    let (n, steps) = (number("--n", 14_728_266), number("--steps", 21));
-    let json = arguments.iter().any(|argument| argument == "--json");
-
-    let mut bench = Bench::new(n);
-    for step in 0..WARM_UP + steps {
+    let mut bench = Bench::new(option("--params", 14_728_266), option("--density", 0.01));
+    for step in 0..WARM_UP + option("--steps", 21) {
         if step == WARM_UP {
             bench.rows.iter_mut().for_each(|row| row.seconds.clear());
         }
         bench.step(step);
     }
-    bench.report(json);
+    bench.report(std::env::args().any(|argument| argument == "--json"));
+}
+
+fn option<T: FromStr>(name: &str, default: T) -> T {
+    let given = std::env::args().skip_while(|argument| argument != name).nth(1);
+    given.and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
 /// One thing measured, and its times.
@@ -51,16 +49,8 @@ impl Row {
 }
 
 struct Bench {
-    n: usize,
     gradient: Vec<f32>,
     traffic: [Vec<f32>; 3],
-    workers: Vec<Worker>,
-    rows: Vec<Row>,
-}
-
-/// A worker that sends a share of its entries each step.
-struct Worker {
-    names: [&'static str; 5],
     k: usize,
     residual: Vec<f32>,
     threshold: f32,
@@ -69,13 +59,15 @@ struct Worker {
     dropped: Entries,
     candidates: usize,
     missed: usize,
+    rows: Vec<Row>,
 }
 
 impl Bench {
-    fn new(n: usize) -> Bench {
-        let worker = |names, k: usize| Worker {
-            names,
-            k: k.max(1),
+    fn new(n: usize, density: f64) -> Bench {
+        Bench {
+            gradient: vec![0.0; n],
+            traffic: [vec![1.0; n], vec![2.0; n], vec![3.0; n]],
+            k: ((density * n as f64) as usize).max(1),
             residual: vec![0.0; n],
             threshold: 0.0,
             found: Entries::default(),
@@ -83,21 +75,6 @@ impl Bench {
             dropped: Entries::default(),
             candidates: 0,
             missed: 0,
-        };
-        let one =
-            ["1%: total", "1%:   accumulate", "1%:   top_k", "1%: zero what was kept", "1%: top_k_dense"];
-        let tenth = [
-            "0.1%: total",
-            "0.1%:   accumulate",
-            "0.1%:   top_k",
-            "0.1%: zero what was kept",
-            "0.1%: top_k_dense",
-        ];
-        Bench {
-            n,
-            gradient: vec![0.0; n],
-            traffic: [vec![1.0; n], vec![2.0; n], vec![3.0; n]],
-            workers: vec![worker(one, n / 100), worker(tenth, n / 1000)],
             rows: Vec::new(),
         }
     }
@@ -119,70 +96,28 @@ impl Bench {
 
     fn step(&mut self, step: usize) {
         generate(&mut self.gradient, step as u64);
-        let Bench { gradient, traffic, workers, rows, .. } = self;
-        let [a, b, c] = traffic;
+        let Bench { traffic: [a, b, c], rows, .. } = self;
         Self::time(rows, "plain read", || read(black_box(a)));
         Self::time(rows, "bare traffic", || add(black_box(a), black_box(b), black_box(c)));
         Self::time(rows, "bare traffic in place", || add_in_place(black_box(a), black_box(b)));
-        for worker in workers.iter_mut() {
-            worker.step(gradient, rows);
-        }
-        let mut found = std::mem::take(&mut workers[0].found);
+        self.select();
+
+        let Bench { gradient, traffic: [.., c], threshold, found, rows, .. } = self;
         found.clear();
-        let threshold = workers[0].threshold;
-        Self::time(rows, "scan", || scan(gradient, threshold, 0, &mut found));
+        Self::time(rows, "scan", || scan(gradient, *threshold, 0, found));
         found.clear();
-        let replaced =
-            Self::time(rows, "replace", || replace(&mut traffic[2], gradient, threshold, 0, &mut found));
+        let replaced = Self::time(rows, "replace", || replace(c, gradient, *threshold, 0, found));
         assert_eq!(replaced, Ok(()));
         for (name, k) in [("4 of every 512", 4), ("16 of every 512", 16)] {
             found.clear();
-            Self::time(rows, name, || bucketed(gradient, 512, k, &mut found));
-        }
-        workers[0].found = found;
-    }
-
-    fn report(&self, json: bool) {
-        let of = |name| self.rows.iter().find(|row| row.name == name).map_or(f64::NAN, Row::median);
-        let (read, traffic) = (of("plain read"), of("bare traffic"));
-        if json {
-            let rows: Vec<String> = (self.rows.iter())
-                .map(|row| {
-                    let ms = row.median() * 1e3;
-                    let (reads, traffics) = (row.median() / read, row.median() / traffic);
-                    format!(
-                        r#"{{"name":"{}","ms":{ms:.4},"reads":{reads:.4},"traffics":{traffics:.4}}}"#,
-                        row.name
-                    )
-                })
-                .collect();
-            println!(r#"{{"n":{},"simd":"{:?}","rows":[{}]}}"#, self.n, Simd::current(), rows.join(","));
-            return;
-        }
-        println!("n = {}, {:?}, medians", self.n, Simd::current());
-        println!("{:28} {:>10} {:>14} {:>16}", "", "ms", "/ plain read", "/ bare traffic");
-        for row in &self.rows {
-            let seconds = row.median();
-            println!(
-                "{:28} {:>10.3} {:>14.2} {:>16.2}",
-                row.name,
-                seconds * 1e3,
-                seconds / read,
-                seconds / traffic
-            );
-        }
-        for worker in &self.workers {
-            let (k, found, missed) = (worker.k, worker.candidates, worker.missed);
-            println!("k = {k}: {found} candidates in the last step, {missed} predictions too high");
+            Self::time(rows, name, || bucketed(gradient, 512, k, found));
         }
     }
-}
 
-impl Worker {
-    fn step(&mut self, gradient: &[f32], rows: &mut Vec<Row>) {
-        let Worker { names, k, residual, found, kept, dropped, .. } = self;
+    /// What a worker does in a step.
+    fn select(&mut self) {
+        let Bench { gradient, k, residual, found, kept, dropped, rows, .. } = self;
         let mut threshold = self.threshold;
-        let [total, first, second, zero, dense] = *names;
         [&mut *found, &mut *kept, &mut *dropped].into_iter().for_each(Entries::clear);
 
         let start = Instant::now();
@@ -199,15 +134,44 @@ impl Worker {
         let smallest = top_k(&found.indices, &found.values, *k, kept, Some(&mut *dropped));
         let end = start.elapsed().as_secs_f64();
         assert_eq!(accumulated, Ok(()));
-        Bench::note(rows, total, end);
-        Bench::note(rows, first, between);
-        Bench::note(rows, second, end - between);
+        Self::note(rows, "total", end);
+        Self::note(rows, "accumulate", between);
+        Self::note(rows, "top k", end - between);
 
-        let again = Bench::time(rows, dense, || top_k_dense(residual, *k));
+        let again = Self::time(rows, "top k dense", || top_k_dense(residual, *k));
         assert!(again == *kept, "the prediction changed the selection");
-        Bench::time(rows, zero, || kept.indices.iter().for_each(|&index| residual[index as usize] = 0.0));
+        Self::time(rows, "zero", || kept.indices.iter().for_each(|&index| residual[index as usize] = 0.0));
         self.candidates = found.len();
         self.threshold = predict_threshold(threshold, found.len(), smallest, *k);
+    }
+
+    fn report(&self, json: bool) {
+        let (n, k, simd) = (self.gradient.len(), self.k, Simd::current());
+        let (candidates, missed) = (self.candidates, self.missed);
+        if json {
+            let seconds: Vec<String> = (self.rows.iter())
+                .map(|row| format!(r#""seconds_{}":{:e}"#, row.name.replace(' ', "_"), row.median()))
+                .collect();
+            println!(
+                r#"{{"params":{n},"k":{k},"simd":"{simd:?}","candidates":{candidates},"missed":{missed},{}}}"#,
+                seconds.join(",")
+            );
+            return;
+        }
+        let of = |name| self.rows.iter().find(|row| row.name == name).map_or(f64::NAN, Row::median);
+        let (read, traffic) = (of("plain read"), of("bare traffic"));
+        println!("n = {n}, k = {k}, {simd:?}, medians");
+        println!("{:28} {:>10} {:>14} {:>16}", "", "ms", "/ plain read", "/ bare traffic");
+        for row in &self.rows {
+            let (name, seconds) = (row.name, row.median());
+            println!(
+                "{name:28} {:>10.3} {:>14.2} {:>16.2}",
+                seconds * 1e3,
+                seconds / read,
+                seconds / traffic
+            );
+        }
+        println!("{candidates} candidates in the last step, {missed} predictions too high");
     }
 }
 

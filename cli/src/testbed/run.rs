@@ -69,7 +69,8 @@ pub fn run(run: &Run) -> Result<ExitCode, CommandError> {
         say(format_args!("gleaner testbed: {name} is not measured: {reason}"));
     }
     let plan = Plan::of(experiment, &program, kit.as_ref());
-    plan.jobs.iter().filter(|job| job.again.is_none()).try_for_each(|job| check(job, &plan))?;
+    let is_ours = |job: &&Job| job.again.is_none() && job.cases.iter().all(|case| case.program().is_none());
+    plan.jobs.iter().filter(is_ours).try_for_each(|job| check(job, &plan))?;
     if run.dry_run {
         report::print(&listed(&plan))?;
         return Ok(ExitCode::SUCCESS);

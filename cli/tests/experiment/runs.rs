@@ -77,6 +77,29 @@ fn a_matrix_is_measured_once_and_goes_on_where_it_ended() {
 }
 
 #[test]
+fn another_program_is_measured_by_what_rank_0_prints() {
+    let bed = Bed::new(
+        r#"title = 'own'
+turns = 1
+[workload]
+program = """sh -c 'test {code} = 0 || echo lost >&2; echo "{\\"rank\\": $GLEANER_RANK, \\"lr\\": \\"$2\\"}"; exit {code}' sh"""
+workers = 2
+lr = 0.1
+[matrix]
+code = [0, 3]
+"#,
+    );
+    let (code, said) = bed.run(&[]);
+    assert!(code == 1 && said.contains("it said: lost"), "{said}");
+    let records = bed.records();
+    let Outcome::Done(report) = &records[0].outcome else { panic!("{said}") };
+    assert_eq!((&report["rank"], &report["lr"]), (&0.into(), &"0.1".into()));
+    assert!(records[0].command.starts_with(&["gleaner".into(), "launch".into()]));
+    assert!(matches!(records[1].outcome, Outcome::Failed { exit_code: 3, .. }), "{said}");
+    assert_eq!(records[1].case["command"], "program");
+}
+
+#[test]
 fn what_cannot_run_is_refused_before_anything_starts() {
     for (text, words) in [
         (

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::peers;
 
-use super::options::{self, FAULTS, FLOOR, LAUNCHED, LINK, plain};
+use super::options::{self, FAULTS, FLOOR, LAUNCHED, LINK, PROGRAM, plain};
 
 /// What is measured, by the names of the file: `command`, `workers`, the options, and what shapes the links.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,14 +50,14 @@ impl Case {
         self.workers() + if colocated { 0 } else { servers }
     }
 
-    /// The method's name, or what the command takes without one.
+    /// The method's name, or what the command takes without one; of another program its own words.
     pub fn method(&self) -> String {
-        self.0.get("method").map_or_else(|| "spardl".to_owned(), plain)
+        self.0.get("method").or(self.0.get(PROGRAM)).map_or_else(|| "spardl".to_owned(), plain)
     }
 
     /// Whether another library is measured.
     pub fn is_of_peer(&self) -> bool {
-        peers::is_peer(&self.method())
+        !self.0.contains_key(PROGRAM) && peers::is_peer(&self.method())
     }
 
     /// Whether the floor of a step is measured as well.
@@ -88,6 +88,25 @@ impl Case {
         let options = self.0.iter().filter(|(name, _)| !elsewhere(name));
         let rate = self.0.get_key_value("bandwidth").filter(|_| self.measures_floor());
         options.chain(rate).flat_map(|(name, value)| options::words(name, value)).collect()
+    }
+
+    /// The words of the program that is run instead of a command of ours: those of the file, in which `{name}` is the case's value of that name,
+    /// and as options all other values that are neither the launcher's nor those of the links.
+    pub fn program(&self) -> Option<Vec<String>> {
+        const ELSEWHERE: &[&str] =
+            &["command", PROGRAM, "workers", "servers", "colocate", "topology", FAULTS];
+        let program = plain(self.0.get(PROGRAM)?);
+        let placed = |name: &str| format!("{{{name}}}");
+        let put = |word: String| {
+            self.0.iter().fold(word, |word, (name, value)| word.replace(&placed(name), &plain(value)))
+        };
+        let is_option = |name: &str| {
+            ![ELSEWHERE, LAUNCHED, LINK].iter().any(|names| names.contains(&name))
+                && !program.contains(&placed(name))
+        };
+        let options = self.0.iter().filter(|(name, _)| is_option(name));
+        let words = shlex::split(&program).unwrap_or_default().into_iter().map(put);
+        Some(words.chain(options.flat_map(|(name, value)| options::words(name, value))).collect())
     }
 }
 

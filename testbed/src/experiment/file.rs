@@ -15,7 +15,7 @@ use toml::Spanned;
 
 use super::case::{self, AxisValues, Case, Pattern};
 use super::chaos;
-use super::options::{FAULTS, FLOOR, LINK, Workload, plain};
+use super::options::{FAULTS, FLOOR, LINK, PROGRAM, Workload, plain};
 use super::{Experiment, Wanted, search};
 use crate::Error;
 use crate::record::SEED;
@@ -138,6 +138,7 @@ fn checked(name: &str, text: &str, file: File) -> Result<Experiment, Placed> {
     checks::expect_faults(&file, &axes, &chaos)?;
     checks::expect_peers(&file, &cases, command)?;
     checks::expect_floor(&file, &cases)?;
+    checks::expect_placed(&file, &cases)?;
     let search = checks::searched(&file, &cases, command)?;
     let together = file.together.as_ref().map_or(command == Workload::Bench, |together| *together.get_ref());
     if let Some(asked) = file.together.as_ref().filter(|_| together && command != Workload::Bench) {
@@ -176,13 +177,24 @@ fn checked(name: &str, text: &str, file: File) -> Result<Experiment, Placed> {
 }
 
 fn command(workload: &Spanned<Keys>) -> Result<Workload, Placed> {
-    const EXPECTED: &str = "\"bench\", \"train\" or \"regress\"";
-    let Some((key, value)) = workload.get_ref().iter().find(|(key, _)| key.get_ref() == "command") else {
-        let advice = "write command = \"bench\", command = \"train\" or command = \"regress\"";
-        return Err((workload.span(), lacking("command", advice)));
-    };
-    let value = value.get_ref();
-    value.clone().try_into().map_err(|_| (key.span(), unlike("command", value, EXPECTED)))
+    const EXPECTED: &str = "\"bench\", \"train\" or \"regress\", or a 'program' instead";
+    let find = |name: &str| workload.get_ref().iter().find(|(key, _)| key.get_ref() == name);
+    match (find("command"), find(PROGRAM)) {
+        (None, None) => {
+            let advice =
+                "write command = \"bench\", command = \"train\" or command = \"regress\", or a 'program'";
+            Err((workload.span(), lacking("command", advice)))
+        }
+        (None, Some(_)) => Ok(Workload::Program),
+        (Some(_), Some((key, _))) => {
+            Err((key.span(), "'command' and 'program' both say what is run; keep one of them".into()))
+        }
+        (Some((key, value)), None) => {
+            let refuse = || (key.span(), unlike("command", value.get_ref(), EXPECTED));
+            let command = value.get_ref().clone().try_into().map_err(|_| refuse())?;
+            if command == Workload::Program { Err(refuse()) } else { Ok(command) }
+        }
+    }
 }
 
 /// What is said of a key of the workload that has to be there.
@@ -206,7 +218,7 @@ fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
     let mut fixed = Case::default();
     for (key, value) in file.workload.get_ref().iter().filter(|(key, _)| key.get_ref() != "command") {
         let known = command.options().chain(["command", "workers"]);
-        known_key(key, "workload", known)?;
+        known_key(key, "workload", command, known)?;
         let value = scalar(key.get_ref(), value.get_ref()).map_err(|problem| (value.span(), problem))?;
         fixed.0.insert(key.get_ref().clone(), value);
     }
@@ -247,9 +259,9 @@ fn axes(file: &File, command: Workload, topology: bool, fixed: &Case) -> Result<
             Err(refuse(format!("'{name}' stands in [{first}] and in [matrix]; keep one of them")))
         };
         let values = if is_of_tables(value.get_ref()) {
-            tables(key, value, known.clone(), |name| fresh(name, &axes))?
+            tables(key, value, command, known.clone(), |name| fresh(name, &axes))?
         } else {
-            known_key(key, "matrix", known.clone())?;
+            known_key(key, "matrix", command, known.clone())?;
             fresh(name, &axes)?;
             case::axis(name, list(name, value.get_ref()).map_err(refuse)?)
         };
@@ -270,6 +282,7 @@ fn is_of_tables(value: &toml::Value) -> bool {
 fn tables(
     key: &Spanned<String>,
     value: &Spanned<toml::Value>,
+    command: Workload,
     known: impl Iterator<Item = &'static str> + Clone,
     fresh: impl Fn(&str) -> Result<(), Placed>,
 ) -> Result<AxisValues, Placed> {
@@ -285,7 +298,7 @@ fn tables(
         let toml::Value::Table(table) = table else { return Err(expects("tables only")) };
         let mut options = Vec::new();
         for (option, value) in table {
-            known_key(&Spanned::new(key.span(), option.clone()), "matrix", known.clone())?;
+            known_key(&Spanned::new(key.span(), option.clone()), "matrix", command, known.clone())?;
             fresh(option)?;
             options.push(case::axis(option, several(option, value).map_err(refuse)?));
         }
@@ -315,6 +328,9 @@ fn need(
     if command == Workload::Bench && lacks(fixed, "params") {
         return Err(lacking("params", "write params = 100_000, or an axis of that name in [matrix]"));
     }
+    if command == Workload::Program {
+        return Ok(());
+    }
     if lacks(fixed, "method") {
         let method = if command == Workload::Regress { "ssar-split-all-gather" } else { "spardl" };
         fixed.0.insert("method".to_owned(), method.into());
@@ -325,12 +341,14 @@ fn need(
     Ok(())
 }
 
+/// Refuses what is no option of a command of ours; which options another program has is not known.
 fn known_key(
     key: &Spanned<String>,
     section: &str,
+    command: Workload,
     known: impl Iterator<Item = &'static str> + Clone,
 ) -> Result<(), Placed> {
-    if known.clone().any(|name| name == key.get_ref()) {
+    if command == Workload::Program || known.clone().any(|name| name == key.get_ref()) {
         return Ok(());
     }
     let (name, known) = (key.get_ref(), known.collect::<Vec<_>>().join(", "));
@@ -381,6 +399,12 @@ pub(super) fn scalar(key: &str, value: &toml::Value) -> Result<Value, String> {
             return Ok(stored);
         }
         ("colocate" | "plain" | FLOOR, _) => "true or false",
+        (PROGRAM, toml::Value::String(words))
+            if shlex::split(words).is_some_and(|words| !words.is_empty()) =>
+        {
+            return Ok(stored);
+        }
+        (PROGRAM, _) => "a program and its arguments, quoted as in a shell",
         (FAULTS, _) => "a text, such as \"none\" or \"cut\"",
         ("method", toml::Value::String(name)) if name != "all" && !name.contains(',') => return Ok(stored),
         ("method", _) => {

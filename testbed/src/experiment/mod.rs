@@ -28,7 +28,7 @@ pub use interrupt::Interrupt;
 pub(crate) use interrupt::signals;
 pub use job::{Job, Seats};
 pub use machine::{commit as this_commit, here as this_machine};
-pub(crate) use options::{LINK, OF_THE_METHOD, words};
+pub(crate) use options::{LINK, OF_THE_METHOD, PROGRAM, words};
 pub use options::{Workload, plain};
 pub use run::{Options, Plan, Progress, Tally};
 pub use search::{Search, UNKNOWN};

@@ -14,7 +14,12 @@ pub enum Workload {
     Train,
     /// `gleaner regress`.
     Regress,
+    /// Any other program, which the key [`PROGRAM`] names.
+    Program,
 }
+
+/// The program of an experiment that runs none of our commands, with its arguments.
+pub const PROGRAM: &str = "program";
 
 /// Options of all commands, besides the method.
 const ALL: &[&str] = &["timeout", "seed"];
@@ -60,6 +65,7 @@ impl Workload {
             Self::Bench => (&[BENCH, FLOOR], true),
             Self::Train => (&[TRAIN, OF_THE_METHOD], true),
             Self::Regress => (&[REGRESS], false),
+            Self::Program => (&[], false),
         };
         let choosing = if chooses { CHOOSING } else { &[] };
         let mut stated = Vec::new();

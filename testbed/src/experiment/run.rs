@@ -162,8 +162,18 @@ impl Plan {
 }
 
 impl Job {
-    /// The job in which this program, which is `gleaner`, measures cases that differ in the method only.
+    /// The job in which this program, which is `gleaner`, measures cases that differ in the method only; or another program one case.
     pub fn ours(program: &Path, cases: &[Case]) -> Self {
+        if let Some(words) = cases[0].program() {
+            let words = words.into_iter().map(OsString::from).collect();
+            return Job {
+                cases: cases.to_vec(),
+                program: words,
+                env: Vec::new(),
+                seats: Seats::Workers,
+                again: None,
+            };
+        }
         let command = cases[0].0.get("command").map(plain).unwrap_or_default();
         let words = [command, "--json".into(), "--method".into(), methods(cases, ",")].into_iter();
         let words = words.chain(cases[0].words()).map(OsString::from);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::read::Run;
 use super::training;
-use crate::experiment::{OF_THE_METHOD, Workload};
+use crate::experiment::{OF_THE_METHOD, PROGRAM, Workload};
 use crate::record::{Outcome, Record};
 use gleaner_statistics::Spread;
 use gleaner_units::{grouped, rate};
@@ -151,7 +151,10 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         turn: record.turn,
         seed: case("seed"),
         disturbed: !record.chaos.is_empty(),
-        method: case("method").or(object.get("method").map(text)).unwrap_or_else(|| "?".into()),
+        method: case("method")
+            .or(object.get("method").map(text))
+            .or(case(PROGRAM))
+            .unwrap_or_else(|| "?".into()),
         label: String::new(),
         options: options.into_iter().flat_map(Map::keys).cloned().collect(),
         axes: axes(record, object),
@@ -217,7 +220,13 @@ fn interface_bytes(record: &Record, steps: Option<f64>, training: bool) -> Optio
 }
 
 fn axes(record: &Record, object: &Map<String, Value>) -> Axes {
-    let is_axis = |(name, _): &(&String, &Value)| !matches!(name.as_str(), "command" | "method" | "seed");
+    let is_named = record.case.contains_key("method");
+    let is_axis = |(name, _): &(&String, &Value)| match name.as_str() {
+        "command" | "method" | "seed" => false,
+        // Without a method it stands for one.
+        PROGRAM => is_named,
+        _ => true,
+    };
     let named = record.case.iter().filter(is_axis);
     let mut axes: Axes = named.map(|(name, value)| (name.clone(), text(value))).collect();
     let model = axes.contains_key("model");

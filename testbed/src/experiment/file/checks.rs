@@ -168,11 +168,29 @@ fn lacks_of_all_reduce(case: &Case, command: Workload) -> Option<&'static str> {
     )
 }
 
+/// What stands in braces in the words of a program is a value of the case.
+pub fn expect_placed(file: &File, cases: &[Case]) -> Result<(), Placed> {
+    let is_name = |name: &&str| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+    };
+    for word in cases.iter().filter_map(Case::program).flatten() {
+        let braced = word.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
+        if let Some(name) = braced.map(|(name, _)| name).find(is_name) {
+            let problem = format!(
+                "the program's argument '{word}' has {{{name}}}, and not every case has a '{name}'; expected a key of [workload] or \
+                 [matrix] between the braces"
+            );
+            return Err((file.workload.span(), problem));
+        }
+    }
+    Ok(())
+}
+
 pub fn searched(file: &File, cases: &[Case], command: Workload) -> Result<Option<search::Search>, Placed> {
     let is_needed = cases.iter().any(search::is_unknown);
     match &file.search {
         Some(entry) if is_needed => {
-            let known = |key: &Spanned<String>| known_key(key, "search", command.options());
+            let known = |key: &Spanned<String>| known_key(key, "search", command, command.options());
             search::Search::checked(entry, known).map(Some)
         }
         None if !is_needed => Ok(None),

@@ -360,6 +360,32 @@ fn an_axis_of_tables_sets_several_options_at_once() {
 }
 
 #[test]
+fn another_program_gets_the_values_of_the_case() {
+    const TEXT: &str = r#"title = "Ours and theirs"
+[workload]
+program = "env THREADS={threads} 'my trainer' --fast {workers}"
+workers = 2
+transport = "quic"
+[matrix]
+threads = [1, 2]
+rate = [0.5]
+deep = [true]
+"#;
+    let experiment = parsed(TEXT);
+    let words: Vec<String> = experiment.jobs[1][0].program().unwrap();
+    assert_eq!(words, ["env", "THREADS=2", "my trainer", "--fast", "2", "--deep", "--rate", "0.5"]);
+    let methods: Vec<String> = experiment.jobs.iter().map(|job| job[0].method()).collect();
+    assert_eq!(methods, [experiment.jobs[0][0].0["program"].as_str().unwrap(); 2]);
+    let pytorch = TEXT.replace("rate", "method").replace("0.5", "'torch'");
+    assert!(!parsed(&pytorch).jobs[0][0].is_of_peer());
+
+    expect_refused(TEXT, ("workers = 2", "command = 'bench'"), (3, "keep one of them"));
+    expect_refused(TEXT, ("'my trainer'", "'my trainer"), (3, "quoted as in a shell"));
+    expect_refused(TEXT, ("{threads}", "{cores}"), (2, "has {cores}, and not every case has a 'cores'"));
+    expect_refused(TEXT, ("threads = [1, 2]", "threads = [1, 1]"), (7, "a list of different values"));
+}
+
+#[test]
 fn a_seed_that_is_said_is_kept() {
     let text = "title = 't'\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\n";
     for (more, seeds) in [("", &[1][..]), ("seed = 7\n", &[7]), ("[matrix]\nseed = [3, 4]\n", &[3, 4])] {
@@ -384,7 +410,8 @@ fn the_file_in_the_book_is_one_and_so_is_its_chaos() {
     let page = include_str!("../../../../docs/src/commands/testbed-run.md");
     let blocks: Vec<&str> =
         page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    let [whole, chaos, faults, search] = blocks[..] else { panic!("{blocks:?}") };
+    let [whole, program, chaos, faults, search] = blocks[..] else { panic!("{blocks:?}") };
+    assert_eq!(parsed(program).jobs.len(), 4);
     let with_faults = whole.replace("[matrix]\n", faults.split("[[chaos]]").next().unwrap());
     let with_faults = with_faults + &faults[faults.find("[[chaos]]").unwrap()..];
     assert_eq!(parsed(&with_faults).jobs.len(), 2 * parsed(whole).jobs.len());
