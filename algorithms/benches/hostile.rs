@@ -4,8 +4,8 @@
 //! selected. Each stream of gradients has a residual of its own; all of them take turns within each step, beside the
 //! bare traffic of reading two arrays and writing a third. Medians over the steps of a stream that count, on one core.
 //!
-//! Options: `--params ENTRIES`, `--steps STEPS`, `--stream NAME` (one of them alone), `--method NAME` (`spardl`, whose selection looks at
-//! one block; that of `topka` looks at all blocks together) and `--json` (a line of JSON for each stream instead of the table).
+//! Options: `--params ENTRIES`, `--steps STEPS`, `--method NAME` (`spardl`, whose selection looks at one block; that of `topka`
+//! looks at all blocks together) and `--json` (one line of JSON instead of the table).
 
 use std::hint::black_box;
 use std::str::FromStr;
@@ -56,27 +56,27 @@ const STREAMS: [Stream; 9] = [
         entry: |step, _, _, random| random * (1.0 + 0.1 * (step as f32 * 0.3).sin()),
     },
     Stream {
-        name: "times-1000",
+        name: "times 1000",
         counts: |step| step.is_multiple_of(PERIOD) && is_large(step),
         entry: jumping,
     },
     // Gradients are so small before that nothing of them is left over in comparison.
     Stream {
-        name: "times-1000-from-nothing",
+        name: "times 1000 from nothing",
         counts: |step| step.is_multiple_of(PERIOD),
         entry: |step, _, _, random| random * 1e-18 * 1e3f32.powi((step / PERIOD) as i32),
     },
     Stream {
-        name: "divided-by-1000",
+        name: "divided by 1000",
         counts: |step| step.is_multiple_of(PERIOD) && !is_large(step),
         entry: jumping,
     },
-    Stream { name: "alternating-large", counts: |step| step % 2 == 1, entry: alternating },
-    Stream { name: "alternating-small", counts: |step| step.is_multiple_of(2), entry: alternating },
+    Stream { name: "alternating large", counts: |step| step % 2 == 1, entry: alternating },
+    Stream { name: "alternating small", counts: |step| step.is_multiple_of(2), entry: alternating },
     Stream { name: "equal", counts: |_| true, entry: |_, _, _, _| 1.0 },
     Stream { name: "sorted", counts: |_| true, entry: |_, i, n, _| i as f32 / n as f32 },
     Stream {
-        name: "one-huge-entry",
+        name: "one huge entry",
         counts: |_| true,
         entry: |_, i, n, random| if i == n / 2 { 1e30 } else { random },
     },
@@ -91,11 +91,8 @@ fn main() {
     let steps = option("--steps").unwrap_or(24);
     let name: String = option("--method").unwrap_or_else(|| "spardl".into());
     let method = Method::named(&name).expect("a method").density(0.01);
-    let asked: Option<String> = option("--stream");
-    let streams = STREAMS.iter().filter(|stream| asked.as_ref().is_none_or(|asked| asked == stream.name));
     let ensemble = || Ensemble::new(method.clone(), 1, n).expect("at least one entry");
-    let mut rows: Vec<_> = streams.map(|stream| (stream, ensemble(), Vec::new())).collect();
-    assert!(!rows.is_empty(), "--stream names none of the streams");
+    let mut rows: Vec<_> = STREAMS.iter().map(|stream| (stream, ensemble(), Vec::new())).collect();
 
     let [a, b] = [vec![1.0f32; n], vec![2.0; n]];
     let mut sum = vec![3.0f32; n];
@@ -122,20 +119,20 @@ fn main() {
     }
 
     let (bare, simd) = (median(traffic), Simd::current());
-    let json = std::env::args().any(|argument| argument == "--json");
-    if !json {
-        println!("n = {n}, top 1%, {name}, {simd:?}, medians; the bare traffic takes {:.3} ms", 1e3 * bare);
-        println!("{:24} {:>10} {:>16}", "", "ms", "/ bare traffic");
+    let medians: Vec<(&str, f64)> =
+        rows.into_iter().map(|(stream, _, taken)| (stream.name, median(taken))).collect();
+    if std::env::args().any(|argument| argument == "--json") {
+        let seconds: Vec<String> = (medians.iter())
+            .map(|(name, seconds)| format!(r#""seconds_{}":{seconds:e}"#, name.replace(' ', "_")))
+            .collect();
+        let seconds = seconds.join(",");
+        println!(r#"{{"params":{n},"simd":"{simd:?}","seconds_bare_traffic":{bare:e},{seconds}}}"#);
+        return;
     }
-    for (Stream { name: stream, .. }, _, taken) in rows {
-        let seconds = median(taken);
-        if json {
-            println!(
-                r#"{{"stream":"{stream}","params":{n},"simd":"{simd:?}","seconds":{seconds:e},"seconds_bare_traffic":{bare:e}}}"#
-            );
-        } else {
-            println!("{stream:24} {:>10.3} {:>16.2}", 1e3 * seconds, seconds / bare);
-        }
+    println!("n = {n}, top 1%, {name}, {simd:?}, medians; the bare traffic takes {:.3} ms", 1e3 * bare);
+    println!("{:24} {:>10} {:>16}", "", "ms", "/ bare traffic");
+    for (name, seconds) in medians {
+        println!("{name:24} {:>10.3} {:>16.2}", 1e3 * seconds, seconds / bare);
     }
 }
 

@@ -60,6 +60,8 @@ pub(crate) struct Engine {
     has_left: bool,
     timeout: Duration,
     timer: Pin<Box<Sleep>>,
+    /// How long this process has stood still in all, see [`Self::read_clock`].
+    paused: Duration,
     /// Links that have something to do.
     ready: Vec<Peer>,
     /// Callers that were refused.
@@ -91,6 +93,7 @@ impl Engine {
             has_left: false,
             timeout,
             timer: Box::pin(sleep_until(tokio::time::Instant::now())),
+            paused: Duration::ZERO,
             ready: Vec::new(),
             refused: 0,
             warnings: clock::Warnings::new(),
@@ -123,7 +126,7 @@ impl Engine {
         self.bell.listen(context.waker());
         loop {
             let mut moved = false;
-            self.io.now = Instant::now();
+            self.read_clock();
             // Before commands: a worker that leaves sends its leave message on all links that are up.
             while let Poll::Ready(Some(event)) = self.io.network.poll_event(context) {
                 moved = true;
@@ -151,12 +154,13 @@ impl Engine {
                 moved = true;
                 self.tick();
                 self.carry_out();
-                let next = self.io.now + self.timeout / 24;
+                let next = self.io.now + self.paused + self.timeout / 24;
                 self.timer.as_mut().reset(next.into());
             }
             let due =
                 self.io.worker.deadline().into_iter().chain(self.leaving.as_ref().and_then(|(_, at)| *at));
-            if let Some(due) = due.min().filter(|due| *due < self.timer.deadline().into_std()) {
+            let due = due.min().map(|due| due + self.paused);
+            if let Some(due) = due.filter(|due| *due < self.timer.deadline().into_std()) {
                 self.timer.as_mut().reset(due.into());
                 moved = true;
             }

@@ -59,6 +59,26 @@ fn a_stopped_worker_is_named_by_all_others_after_the_time_out() {
     }
 }
 
+/// All of its processes are stopped for longer than the timeout while they compute, as where a virtual machine is moved.
+#[test]
+fn a_job_whose_machine_stands_still_goes_on() {
+    let arguments = ["train", "--json", "--data", "digits", "--pace", "400ms", "--steps", "5"];
+    for transport in ["tcp", "quic"] {
+        let job = Job { timeout: Duration::from_secs(2), ..Job::new(3, &[]) };
+        let job = Job { arguments: arguments.map(String::from).to_vec(), ..job };
+        let mut ranks: Vec<Process> =
+            (0..3).map(|rank| job.rank_with(rank, &[], &[("GLEANER_TRANSPORT", transport)])).collect();
+        steps_done(&mut ranks[0], 2);
+        ranks.iter().for_each(|rank| rank.signal("STOP"));
+        std::thread::sleep(job.timeout * 3 / 2);
+        ranks.iter().for_each(|rank| rank.signal("CONT"));
+        for rank in &mut ranks {
+            let ended = rank.end(Duration::from_secs(30));
+            assert_eq!(ended.code, 0, "{transport}: {ended:?}");
+        }
+    }
+}
+
 /// A job under the launcher, when it has been computing for a while.
 fn launched(arguments: &[&str]) -> Process {
     let mut command = gleaner();

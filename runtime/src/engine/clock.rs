@@ -1,7 +1,7 @@
 //! What the I/O thread does periodically: heartbeats, silence, and a check of which rank waits for which.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gleaner_transport::Peer;
 
@@ -14,9 +14,20 @@ use crate::report;
 pub(super) type Warnings = HashMap<Peer, Duration>;
 
 impl Engine {
-    /// Looks at the clock.
+    /// Reads the clock. Where it is late, this process did not run: it was stopped, or its whole machine was, and its peers with it. That time
+    /// does not count as their silence.
+    pub(super) fn read_clock(&mut self) {
+        let now = tokio::time::Instant::now();
+        let late = now.saturating_duration_since(self.timer.deadline());
+        if late >= self.timeout / 12 {
+            self.paused += late;
+            self.timer.as_mut().reset(now);
+        }
+        self.io.now = now.into_std() - self.paused;
+    }
+
+    /// Does what is due.
     pub(super) fn tick(&mut self) {
-        self.io.now = Instant::now();
         if self.io.moves()
             && let Some((_, Some(until))) = &mut self.leaving
         {
@@ -40,12 +51,14 @@ impl Engine {
 
     /// Reports waits that are longer than the timeout, and ends the job where one would never end.
     fn look_at_waits(&mut self) {
-        let Self { io, actors, notes, warnings, timeout, .. } = self;
+        let Self { io, actors, notes, warnings, timeout, paused, .. } = self;
+        // Steps wait by the clock of the machine.
+        let now = io.now + *paused;
         let mut waits: Vec<Waiting> = actors.values().flat_map(|actor| actor.waits()).collect();
-        waits.retain(|wait| io.now.duration_since(wait.since) >= *timeout);
+        waits.retain(|wait| now.duration_since(wait.since) >= *timeout);
         warnings.retain(|peer, _| waits.iter().any(|wait| wait.from == *peer));
         for Waiting { id, step, from, since } in waits {
-            let waited = io.now.duration_since(since);
+            let waited = now.duration_since(since);
             let came = io.link(from).came();
             let Some(seen) = io.positions.seen_from(id, from, came) else { continue };
             let there = step.saturating_add_signed(seen.ahead.into());
@@ -67,7 +80,7 @@ impl Engine {
                 return io.fail(Failure { rank: from.0, step: Some(there), reason });
             }
             let next = warnings.entry(from).or_insert(*timeout);
-            if waited >= *next {
+            if waited >= *next && io.worker.hears(from, io.now) {
                 *next = 2 * waited;
                 report::say(format_args!(
                     "gleaner: {} has waited {:.1} s in step {step} for {from}, which is alive and {} step {there}",

@@ -101,7 +101,12 @@ impl Worker {
         tie.is_up && !tie.has_left && (is_late || tie.unanswered.is_some())
     }
 
-    /// Whether a rank sent a heartbeat lately.
+    /// Whether a peer sent a heartbeat lately.
+    pub(crate) fn hears(&self, peer: Peer, now: Instant) -> bool {
+        matches!(self.hearing_of(peer.0, now), Hearing::Heard)
+    }
+
+    /// Whether a rank sent a heartbeat lately, and what is known if it did not.
     fn hearing_of(&self, rank: u32, now: Instant) -> Hearing {
         let Some(tie) = self.ties.get(&Peer(rank)).filter(|_| rank != self.rank) else {
             return if rank == self.rank { Hearing::Heard } else { Hearing::Unknown };
