@@ -17,32 +17,10 @@ pub(crate) use debug_as_sentence;
 pub fn did_you_mean(written: &str, known: &str) -> String {
     let given = written.split('/').next().unwrap_or_default();
     let written = given.to_lowercase();
-    let near = |name: &&str| edits(&written, name) <= 1 + name.len() / 5;
-    let nearest = known.split(", ").filter(near).min_by_key(|name| edits(&written, name));
+    let edits = |name: &&str| strsim::osa_distance(&written, name);
+    let nearest = known.split(", ").filter(|name| edits(name) <= 1 + name.len() / 5).min_by_key(edits);
     let other = nearest.filter(|name| *name != given);
     other.map_or(String::new(), |name| format!(" (did you mean {name}?)"))
-}
-
-/// How many letters are to be inserted, left out, changed, or exchanged with their neighbours to come from one word to another (optimal
-/// string alignment).
-fn edits(from: &str, to: &str) -> usize {
-    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
-    let mut rows = vec![vec![0; to.len() + 1]; from.len() + 1];
-    for i in 0..=from.len() {
-        for j in 0..=to.len() {
-            if i == 0 || j == 0 {
-                rows[i][j] = i + j;
-                continue;
-            }
-            let changed = rows[i - 1][j - 1] + usize::from(from[i - 1] != to[j - 1]);
-            let mut least = changed.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
-            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
-                least = least.min(rows[i - 2][j - 2] + 1);
-            }
-            rows[i][j] = least;
-        }
-    }
-    rows[from.len()][to.len()]
 }
 
 #[cfg(test)]
