@@ -48,18 +48,24 @@ fn without_a_launcher_no_event_is_written() {
 #[test]
 #[ignore = "run by another test, as a process of its own"]
 fn worker_process() {
-    if std::env::var_os(process::WORKER).is_none() {
-        return;
-    }
+    let Some(folder) = std::env::var_os(process::WORKER) else { return };
     let rank: u32 = std::env::var("GLEANER_RANK").unwrap().parse().unwrap();
     eprint!("before ");
     assert!(report::event("loss", &serde_json::json!({ "rank": rank, "text": "a\nb" })));
     eprintln!("after");
+    let file = |rank: u32| std::path::Path::new(&folder).join(rank.to_string());
+    let id = |rank: u32| std::fs::read_to_string(file(rank)).ok()?.parse().ok();
+    std::fs::write(file(rank), std::process::id().to_string()).unwrap();
     if rank == 2 {
-        // Gives the others time to say what they saw, and goes the hard way.
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        // When the others have said what they saw and have ended, it goes the hard way.
+        let has_ended =
+            |id: Option<u32>| id.is_some_and(|id| !std::fs::exists(format!("/proc/{id}")).unwrap());
+        process::eventually("the others end", process::seconds(30), || {
+            [0, 1].into_iter().all(|rank| has_ended(id(rank)))
+        });
         process::kill("KILL", std::process::id());
     }
+    process::eventually("rank 2 is there", process::seconds(30), || id(2).is_some());
     report::failed(&Failure { rank: 2, step: Some(17), reason: "rank 2 is gone".into() });
     std::process::exit(1);
 }

@@ -126,9 +126,12 @@ impl Drop for Namespaces {
 #[test]
 fn namespaces_are_hosts() {
     let Some(spaces) = Namespaces::new(&["a", "b"]) else { return };
-    let nap = nap();
+    let (nap, folder) = (nap(), tempfile::tempdir().unwrap());
+    // Rank 0 fails when the others have spoken.
     let program = format!(
-        "echo at $(ip netns identify $$) $GLEANER_RENDEZVOUS; [ $GLEANER_RANK = 0 ] && sleep 0.5 && exit 3; sleep {nap} & wait"
+        "echo at $(ip netns identify $$) $GLEANER_RENDEZVOUS; cd '{}'; : >$GLEANER_RANK
+         [ $GLEANER_RANK = 0 ] && while ! [ -e 1 -a -e 2 ]; do sleep 0.02; done && exit 3; sleep {nap} & wait",
+        folder.path().display()
     );
     let hosts = json!([[spaces.0[0], 1, "10.9.0.1"], [spaces.0[1], 2, null]]);
     let ended =

@@ -141,7 +141,11 @@ fn without_setsid(folder: &Path) -> String {
 fn events_are_heard_and_not_shown_and_name_the_rank_at_fault() {
     let program = std::env::current_exe().unwrap();
     let program = [program.to_str().unwrap(), "--exact", "worker_process", "--ignored", "--nocapture", "-q"];
-    let ended = launch(json!({ "workers": 3, "program": program, "env": { WORKER: "1" } })).end();
+    let folder = tempfile::tempdir().unwrap();
+    let ended = launch(
+        json!({ "workers": 3, "program": program, "env": { WORKER: folder.path().to_str().unwrap() } }),
+    )
+    .end();
     assert_eq!(ended.code, 137, "{}", ended.err);
     let last = ended.err.lines().last().unwrap();
     assert_eq!(last, "last: rank 2 failed at step 17: killed by signal 9 (SIGKILL)");

@@ -1,5 +1,6 @@
 //! A launcher as a process of its own, and a list of all processes.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
@@ -49,7 +50,7 @@ pub fn job(text: &Value) -> Job {
 /// A running launcher.
 pub struct Launched {
     child: Child,
-    started: Instant,
+    since: Cell<Instant>,
     out: JoinHandle<Vec<u8>>,
     err: JoinHandle<Vec<u8>>,
 }
@@ -60,6 +61,7 @@ pub struct Ended {
     pub code: i32,
     pub out: String,
     pub err: String,
+    /// From the start, or the last signal.
     pub took: Duration,
     /// Standard output as bytes.
     pub raw: Vec<u8>,
@@ -73,7 +75,7 @@ pub fn launch(job: Value) -> Launched {
     }
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (out, err) = (collect(child.stdout.take().unwrap()), collect(child.stderr.take().unwrap()));
-    Launched { child, started: Instant::now(), out, err }
+    Launched { child, since: Cell::new(Instant::now()), out, err }
 }
 
 /// A job of shell programs on this machine.
@@ -91,12 +93,13 @@ fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
 
 impl Launched {
     pub fn signal(&self, signal: &str) {
+        self.since.set(Instant::now());
         kill(signal, self.child.id());
     }
 
     pub fn end(mut self) -> Ended {
         let status = self.child.wait().unwrap();
-        let took = self.started.elapsed();
+        let took = self.since.get().elapsed();
         let code = status.code().unwrap_or_else(|| -status.signal().unwrap());
         let (out, err) = (self.out.join().unwrap(), self.err.join().unwrap());
         // The test harness announces the test that the launcher is.
