@@ -268,6 +268,7 @@ fn cancelling_a_step_that_is_over_does_nothing() {
 #[test]
 fn others_are_not_touched_when_one_step_is_cancelled() {
     let n = 400;
+    let asked = Barrier::new(2);
     let ends = job::run(Over::Memory, 4, |session| {
         let mut first = session.reducer("first", n, Method::spardl().density(0.1)).unwrap();
         let mut second = session.reducer("second", n, Method::spardl().density(0.1)).unwrap();
@@ -277,12 +278,13 @@ fn others_are_not_touched_when_one_step_is_cancelled() {
             let values = gradient(n, session.rank(), step);
             let wanted = alone.start(&values).unwrap().wait().unwrap().values("alone").unwrap();
             if session.rank() == 3 {
-                std::thread::sleep(Duration::from_millis(2));
+                asked.wait();
             }
             let cancelled = first.start(&values).unwrap();
             let kept = second.start(&values).unwrap();
             if session.rank() == 1 {
                 cancelled.cancel();
+                asked.wait();
             }
             assert_eq!(kept.wait().unwrap().values("second").unwrap(), wanted);
             match cancelled.wait() {
@@ -306,15 +308,19 @@ fn others_are_not_touched_when_one_step_is_cancelled() {
 fn the_last_step_of_a_job_may_be_cancelled() {
     let mut cancelled = 0;
     for run in 0..60 {
+        let asked = Barrier::new(2);
         let ends = job::run(Over::Memory, 5, |session| {
             let mut reducer = reducer(&session, 100, Method::ring());
             if session.rank() == 4 && run % 2 == 0 {
                 // No rank can finish without it.
-                std::thread::sleep(Duration::from_millis(2));
+                asked.wait();
             }
             let handle = reducer.start(&gradient(100, session.rank(), 0)).unwrap();
             if session.rank() == 2 {
                 handle.cancel();
+                if run % 2 == 0 {
+                    asked.wait();
+                }
             }
             end_of(handle).map(drop).map_err(|cancelled| cancelled.rank)
         });
