@@ -266,5 +266,5 @@ fn steps_that_end_while_the_mailbox_is_full_hold_no_rank_up() {
         ended.send(()).unwrap();
     };
     std::thread::spawn(worker);
-    ends.recv_timeout(Duration::from_secs(30)).expect("all steps end");
+    ends.recv_timeout(Duration::from_secs(120)).expect("all steps end");
 }

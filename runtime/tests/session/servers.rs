@@ -1,7 +1,7 @@
 //! Parameters on servers: what workers push, and what they have afterwards.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
@@ -345,7 +345,9 @@ fn what_cannot_be_is_a_sentence_on_every_rank() {
 #[test]
 fn a_server_that_leaves_is_named_as_server() {
     let roles = Roles { servers: 2, ..Roles::default() };
+    let joined = Barrier::new(4);
     let said = job::run_as(Over::Memory, 4, roles, |session| {
+        joined.wait();
         if session.rank() == 3 {
             // All are linked by then.
             std::thread::sleep(Duration::from_millis(300));
