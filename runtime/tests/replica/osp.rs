@@ -1,5 +1,9 @@
 //! OSP over an all-reduce: what it is at its two ends, and in between beside the paper's equations written out.
 
+use std::time::Duration;
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::forecast::{Model, Network};
 use gleaner_algorithms::synchrony::Sgd;
 use gleaner_runtime::{Options, Pass, Stepped};
 
@@ -156,13 +160,19 @@ fn after_a_flush_all_workers_have_the_same_bits() {
 #[test]
 fn the_budget_follows_the_loss_of_the_epochs() {
     let stepped: Vec<Vec<Stepped>> = job::run(Over::Memory, 3, |session| {
-        let options = options("osp", gleaner_algorithms::Method::ring());
-        let mut replica = session.replica(&layout(), &initial(), options).unwrap();
+        let method = Method::ring();
+        // What the replica forecasts by.
+        let probed = session.probe(N).unwrap();
+        let network = Network { bytes_per_second: probed.slowest, ..probed.network };
+        let model = Model::new(network, probed.speed, &method, N).unwrap();
+        let forecast = model.forecast(method.clone(), 3, N).unwrap().seconds;
+        let pass = Duration::from_secs_f64(3.0 * forecast).max(Duration::from_millis(20));
+        let mut replica = session.replica(&layout(), &initial(), options("osp", method)).unwrap();
         let steps = (0..25u64).map(|step| {
             let gradient = gradient(replica.parameters(), session.rank(), step);
             places().for_each(|(name, place)| replica.ready(&name, &gradient[place]).unwrap());
-            // Longer than any exchange of 500 entries, so that the cap decides.
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            // Longer than the exchange of all entries, so that the cap decides.
+            std::thread::sleep(pass);
             // The ranks' losses differ; their mean is 4 in the first epoch, 3, 2, 5, 1 in those after it.
             let mean = [4.0, 3.0, 2.0, 5.0, 1.0][step as usize / 5];
             let loss = mean + (session.rank() as f32 - 1.0) / 2.0;
