@@ -31,7 +31,14 @@ struct Part {
     synchrony: String,
     steps: u64,
     resumes: bool,
+    /// What silence is reported after. A process that has ended is not silent.
+    timeout: Duration,
+    /// Before this step rank 2 waits until it is told to go on.
+    held_at: u64,
 }
+
+/// What tells rank 2 to go on, beside the notes.
+const GO_ON: &str = "go on";
 
 fn entries() -> usize {
     LENS.iter().sum()
@@ -105,6 +112,9 @@ fn work(part: &Part) -> Result<(), gleaner_runtime::Error> {
     };
     note("begin", &[&replica.step_number().to_le_bytes()[..], &values(&replica)].concat());
     while replica.step_number() < part.steps {
+        while rank == 2 && replica.step_number() == part.held_at && !part.notes.join(GO_ON).exists() {
+            thread::sleep(Duration::from_millis(1));
+        }
         let gradient = gradient(rank, replica.step_number());
         let mut start = 0;
         for (unit, len) in LENS.into_iter().enumerate() {
@@ -136,12 +146,18 @@ impl Running {
             Job::local(workers + apart, [&*exe, "--exact", "served_process", "--ignored", "--nocapture"]);
         job.env = vec![
             (PART.into(), serde_json::to_string(&part).unwrap()),
-            ("GLEANER_TIMEOUT".into(), "3s".into()),
+            ("GLEANER_TIMEOUT".into(), format!("{}s", part.timeout.as_secs())),
         ];
         job.output = Output::Events;
         job.roles = roles;
         job.limit = Some(Duration::from_secs(60));
-        Self { part, job: thread::spawn(move || launcher::run(job, |_| ()).unwrap()) }
+        let run = move || {
+            let outcome = launcher::run(job, |_| ()).unwrap();
+            // For a test that expected something else.
+            outcome.failure.iter().for_each(|failure| eprintln!("{failure}"));
+            outcome
+        };
+        Self { part, job: thread::spawn(run) }
     }
 
     /// What a process has written last.
@@ -183,7 +199,8 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 
 fn part(directory: &Path) -> Part {
     let (directory, notes) = (directory.join("state"), directory.join("notes"));
-    Part { directory, notes, synchrony: "bsp".into(), steps: 1_000_000, resumes: false }
+    let (steps, timeout) = (1_000_000, Duration::from_secs(20));
+    Part { directory, notes, synchrony: "bsp".into(), steps, resumes: false, timeout, held_at: steps }
 }
 
 #[test]
@@ -245,9 +262,14 @@ fn a_killed_server_loses_nothing_that_a_worker_has_heard_of() {
 
 #[test]
 fn the_others_go_on_without_a_worker_that_was_killed_or_stopped() {
-    for (synchrony, signal) in [("bsp", Signal::KILL), ("ssp/2", Signal::KILL), ("bsp", Signal::STOP)] {
+    let (killed, stopped) = (Duration::from_secs(20), Duration::from_secs(5));
+    for (synchrony, signal, timeout) in
+        [("bsp", Signal::KILL, killed), ("ssp/2", Signal::KILL, killed), ("bsp", Signal::STOP, stopped)]
+    {
         let directory = tempfile::tempdir().unwrap();
-        let part = Part { steps: 400, synchrony: synchrony.into(), ..part(directory.path()) };
+        // It is signalled in one of its first steps, and if that comes late on a busy machine, where it waits.
+        let (steps, held_at) = (400, 200);
+        let part = Part { steps, synchrony: synchrony.into(), timeout, held_at, ..part(directory.path()) };
         let roles = Roles { servers: 2, on_failure: OnFailure::Continue, ..Roles::default() };
         let running = Running::start(&part, 3, roles);
         running.wait(2, 5, Duration::ZERO);
@@ -256,6 +278,7 @@ fn the_others_go_on_without_a_worker_that_was_killed_or_stopped() {
         running.wait(1, 400, Duration::ZERO);
         let done = running.number("done", 2).unwrap();
         if signal == Signal::STOP {
+            fs::write(running.part.notes.join(GO_ON), "").unwrap();
             running.signal(2, Signal::CONT);
         }
         let outcome = running.job.join().unwrap();
