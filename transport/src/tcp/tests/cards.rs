@@ -5,40 +5,55 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::super::rendezvous::read_frame;
-use super::super::wire::{ASK, Asked, Card, Cards, Place, frame};
+use super::super::wire::{ASK, Asked, CHALLENGE, Card, Cards, NOISE, Place, frame};
 use super::unauthenticated::met;
 use super::*;
 use crate::{MAX_CARD, MAX_PAYLOAD, Network, OpenError};
 
-/// Passes on what is said to rank 0 and by it, and counts the bytes.
+/// Passes on what is said to rank 0 and by it, and counts the bytes. So few at a time have not been answered yet that rank 0 does not
+/// close connections that are silent for a while, as all are when the machine stands still.
 async fn counted(zero: SocketAddr) -> (SocketAddr, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, bytes) = (listener.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
-    let total = Arc::clone(&bytes);
+    let (total, unanswered) = (Arc::clone(&bytes), Arc::new(Semaphore::new(200)));
     tokio::spawn(async move {
         while let Ok((outer, _)) = listener.accept().await {
             let total = Arc::clone(&total);
+            let place = Arc::clone(&unanswered).acquire_owned().await.unwrap();
             tokio::spawn(async move {
                 let inner = TcpStream::connect(zero).await.unwrap();
                 let ((outer_read, outer_write), (inner_read, inner_write)) =
                     (outer.into_split(), inner.into_split());
-                tokio::join!(pump(outer_read, inner_write, &total), pump(inner_read, outer_write, &total));
+                let said = pump(outer_read, inner_write, &total, None);
+                tokio::join!(said, pump(inner_read, outer_write, &total, Some(place)));
             });
         }
     });
     (address, bytes)
 }
 
-async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, total: &AtomicU64) {
-    let mut buffer = [0; 4096];
+/// The place is kept until more has come than the challenge.
+async fn pump(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    total: &AtomicU64,
+    mut place: Option<OwnedSemaphorePermit>,
+) {
+    let (mut buffer, mut came) = ([0; 4096], 0);
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        came += count;
+        if came > CHALLENGE + NOISE {
+            place = None;
+        }
         total.fetch_add(count as u64, Ordering::Relaxed);
         if to.write_all(&buffer[..count]).await.is_err() {
             break;
         }
     }
+    drop(place);
 }
 
 /// Bytes to and from rank 0 until all have joined, and each has links to the next two.
