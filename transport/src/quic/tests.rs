@@ -270,7 +270,7 @@ async fn a_peer_whose_process_ends_is_reported_at_once_after_what_it_said() {
 /// A worker that is reached by TCP and by no datagram.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_way_that_takes_no_datagrams_is_reported_to_both_sides_with_both_names() {
-    let mut configs = configs(2, Duration::from_secs(2)).into_iter();
+    let mut configs = configs(2, Duration::from_secs(4)).into_iter();
     let zero = tokio::spawn(join(configs.next().unwrap()));
     let mut one = tcp::meet(configs.next().unwrap(), Transport::Quic).await.unwrap();
     let mut control = up(&mut one, Peer(0)).await;
@@ -284,7 +284,7 @@ async fn a_way_that_takes_no_datagrams_is_reported_to_both_sides_with_both_names
     ));
     let error = zero.await.unwrap().map(|_| ()).unwrap_err().to_string();
     let begins = "rank 0 and rank 1 have found each other, and no link of the transport quic between them could be opened: no link to \
-                  rank 1 at 127.0.0.1 within 1s: TCP reaches it, and no datagram of UDP was answered";
+                  rank 1 at 127.0.0.1 within 2s: TCP reaches it, and no datagram of UDP was answered";
     assert!(error.starts_with(begins), "{error}");
     match Negotiation::decode(&receive(&mut *control).await.unwrap().payload) {
         Some(Negotiation::Refused(sentence)) => assert!(sentence.contains("let UDP pass"), "{sentence}"),

@@ -3,7 +3,7 @@
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::handshake::{Identity, challenge, listen};
 use super::super::heard::Heard;
@@ -122,7 +122,7 @@ async fn another_time_out_is_reported_to_both_sides() {
 #[tokio::test]
 async fn a_round_trip_of_three_seconds_is_no_hindrance() {
     let job = Job::start(2, LONG).await;
-    let (config, relayed) = far_away(&job).await;
+    let (config, relayed) = far_away(&job, Duration::from_millis(1500)).await;
     let begun = Instant::now();
     let (one, zero) = tokio::join!(join(config), job.zero);
     assert!(one.is_ok() && zero.unwrap().is_ok());
@@ -133,17 +133,23 @@ async fn a_round_trip_of_three_seconds_is_no_hindrance() {
 /// All ranks say the same, and no rank is said to be missing or dead.
 #[tokio::test]
 async fn a_round_trip_too_long_for_the_time_out_is_reported_to_all() {
-    let job = Job::start(3, Duration::from_secs(4)).await;
-    let ((config, relayed), near) = (far_away(&job).await, job.config(2));
+    // The challenge arrives well within the timeout, and the proof behind it and well within a half more.
+    let (timeout, half) = (Duration::from_secs(8), Duration::from_millis(2800));
+    let job = Job::start(3, timeout).await;
+    let ((config, relayed), near) = (far_away(&job, half).await, job.config(2));
     let address = job.address;
     let (far, near, zero) = tokio::join!(join(config), join(near), job.zero);
     let failed = match zero.unwrap() {
         Err(error @ JoinError::Slow { peer: Peer(1), .. }) => error.to_string(),
         other => panic!("expected that the round trip is too long and found {other:?}"),
     };
-    assert!(failed.starts_with("a round trip between rank 0 and rank 1 takes 3."), "{failed}");
+    let said = failed.strip_prefix("a round trip between rank 0 and rank 1 takes ").expect(&failed);
+    let (round_trip, rest) = said.split_once("s, ").expect(&failed);
+    // Rounded to a tenth of a second.
+    let round_trip: f64 = round_trip.parse().expect(&failed);
+    assert!((5.5..8.0).contains(&round_trip), "{failed}");
     assert!(
-        failed.contains("too long for the timeout of 4s") && failed.contains("GLEANER_TIMEOUT"),
+        rest.starts_with("too long for the timeout of 8s") && rest.contains("GLEANER_TIMEOUT"),
         "{failed}"
     );
     assert_eq!(sentence(near), format!("rank 0 ended the job: {failed}"));
@@ -155,11 +161,13 @@ async fn a_round_trip_too_long_for_the_time_out_is_reported_to_all() {
 /// One that was stopped in the middle of the handshake is missing, and one that comes at the last moment is not far away.
 #[tokio::test]
 async fn who_begins_a_handshake_and_does_not_end_it_is_missing() {
-    let job = Job::start(3, Duration::from_secs(6)).await;
+    let begun = Instant::now();
+    let job = Job::start(3, Duration::from_secs(8)).await;
     sleep(Duration::from_secs(3)).await;
     let mut stopped = TcpStream::connect(job.address).await.unwrap();
     stopped.write_all(&job.said(&job.hello(1))).await.unwrap();
-    sleep(Duration::from_secs(4)).await;
+    // Behind the timeout, and well within a half more.
+    sleep_until(begun + Duration::from_millis(9500)).await;
     let late = job.say(&job.hello(2)).await;
     match job.zero.await.unwrap() {
         Err(JoinError::Missing { missing, .. }) => assert_eq!(missing, [Peer(1), Peer(2)]),
@@ -174,8 +182,8 @@ async fn who_begins_a_handshake_and_does_not_end_it_is_missing() {
     }
 }
 
-/// The error of rank 1, whose connection to rank 0 has a round trip of three seconds while the task runs.
-async fn far_away(job: &Job) -> (JoinConfig, JoinHandle<()>) {
+/// How rank 1 joins, whose connection to rank 0 has a round trip of twice that while the task runs.
+async fn far_away(job: &Job, half: Duration) -> (JoinConfig, JoinHandle<()>) {
     let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = JoinConfig { rendezvous: relay.local_addr().unwrap().to_string(), ..job.config(1) };
     let address = job.address;
@@ -183,16 +191,16 @@ async fn far_away(job: &Job) -> (JoinConfig, JoinHandle<()>) {
         let (near, _) = relay.accept().await.unwrap();
         let far = TcpStream::connect(address).await.unwrap();
         let (near, far) = (near.into_split(), far.into_split());
-        tokio::join!(delay(near.0, far.1), delay(far.0, near.1));
+        tokio::join!(delay(near.0, far.1, half), delay(far.0, near.1, half));
     });
     (config, relayed)
 }
 
 /// Passes on what is said, half a round trip later.
-async fn delay(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+async fn delay(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, half: Duration) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(read @ 1..) = from.read(&mut bytes).await {
-        sleep(Duration::from_millis(1500)).await;
+        sleep(half).await;
         if to.write_all(&bytes[..read]).await.is_err() {
             return;
         }
@@ -236,19 +244,19 @@ async fn rank_0_knows_whether_any_rank_hears_it() {
         Err(JoinError::Missing { is_alone, hint, .. }) => (is_alone, hint.contains("rank 0 was cut off")),
         other => panic!("expected missing and found {other:?}"),
     };
-    let timeout = Duration::from_millis(500);
-    assert_eq!(alone(Job::start(3, timeout).await).await, (true, false));
+    let soon = Duration::from_millis(500);
+    assert_eq!(alone(Job::start(3, soon).await).await, (true, false));
     // Of two, each may be the one.
-    assert_eq!(alone(Job::start(2, timeout).await).await, (false, false));
+    assert_eq!(alone(Job::start(2, soon).await).await, (false, false));
+    // Long enough that they come in time.
+    let timeout = Duration::from_secs(5);
+    let (first, second) = (Job::start(3, timeout).await, Job::start(4, timeout).await);
     // This one does not answer any more when it is asked.
-    let job = Job::start(3, timeout).await;
-    let _one = job.come(1).await;
-    assert_eq!(alone(job).await, (true, true));
+    let _one = first.come(1).await;
     // And of these one does.
-    let job = Job::start(4, timeout).await;
-    let _one = job.come(1).await;
-    let two = tokio::spawn(join(job.config(2)));
-    assert_eq!(alone(job).await, (false, false));
+    let _other = second.come(1).await;
+    let two = tokio::spawn(join(second.config(2)));
+    assert_eq!(tokio::join!(alone(first), alone(second)), ((true, true), (false, false)));
     assert!(sentence(two.await.unwrap()).starts_with("rank 0 ended the job"));
 }
 
