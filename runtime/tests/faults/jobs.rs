@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use gleaner_transport::{Secret, Transport};
@@ -18,6 +18,8 @@ use super::worker::{JOB, Part, Said};
 struct Pace {
     /// What the jobs take for their timeout: the shortest that a busy machine does not break by itself.
     timeout: Duration,
+    /// The same where a rank is killed. A closed connection is noticed at once and no rank waits for the timeout, so it may be long.
+    killed: Duration,
     /// Jobs of a test that run at once, and of those of all tests, how many have had no fault yet and so need processors.
     at_once: usize,
     at_work: usize,
@@ -27,10 +29,50 @@ impl Pace {
     fn of(transport: Transport) -> Self {
         match transport {
             // In an emulated machine, with slow processors. Every link locks some MiB of its memory.
-            Transport::Verbs => Self { timeout: Duration::from_secs(12), at_once: 6, at_work: 2 },
-            _ => Self { timeout: Duration::from_secs(3), at_once: 128, at_work: 3 },
+            Transport::Verbs => Self {
+                timeout: Duration::from_secs(12),
+                killed: Duration::from_secs(12),
+                at_once: 6,
+                at_work: 2,
+            },
+            _ => Self {
+                timeout: Duration::from_secs(3),
+                killed: Duration::from_secs(30),
+                at_once: 128,
+                at_work: 3,
+            },
         }
     }
+
+    /// The timeout of a job with this fault, and how long after the beginning of the step a rank may end.
+    fn limits(&self, fault: Fault) -> (Duration, Duration) {
+        match fault {
+            Fault::Kill => (self.killed, self.killed / 2),
+            // Silence is noticed by the timeout; then there is a rank to ask.
+            Fault::Stop | Fault::CutOff | Fault::CutLink => (self.timeout, 2 * self.timeout),
+        }
+    }
+}
+
+/// How long this machine has stood still since the first call: what a thread slept for too long, where that was more
+/// than 100 ms.
+fn stood_still() -> Duration {
+    const NAP: Duration = Duration::from_millis(20);
+    static MILLIS: AtomicU64 = AtomicU64::new(0);
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        std::thread::spawn(|| {
+            loop {
+                let start = Instant::now();
+                std::thread::sleep(NAP);
+                let more = start.elapsed() - NAP;
+                if more > Duration::from_millis(100) {
+                    MILLIS.fetch_add(more.as_millis() as u64, Ordering::SeqCst);
+                }
+            }
+        });
+    });
+    Duration::from_millis(MILLIS.load(Ordering::SeqCst))
 }
 
 /// The test by which this program is a worker.
@@ -158,8 +200,10 @@ pub fn run_all(cases: Vec<Case>) {
 /// Runs a case. Says whether its moment came: a rank that leaves does not wait for the leave messages of others.
 fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
     let Case { transport, method, workers, kind, victim, injection } = *case;
-    let Pace { timeout, at_work, .. } = Pace::of(transport);
-    let waiting = busy.enter(at_work);
+    let pace = Pace::of(transport);
+    let (timeout, within) = pace.limits(injection.fault);
+    let waiting = busy.enter(pace.at_work);
+    let still = stood_still();
     let mut job = Job::start((transport, method, workers, kind), timeout, Some((victim, injection)));
     // Byte by byte: what comes behind that line, maybe at once, is read by `said`.
     let out = BufReader::with_capacity(1, job.0[victim as usize].stdout.as_mut().unwrap());
@@ -183,8 +227,6 @@ fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
         Fault::CutOff | Fault::CutLink => {}
     }
     let at_fault = if injection.fault == Fault::CutLink { victim.max(other) } else { victim };
-    // A closed connection is noticed at once, silence by the timeout; then there is a rank to ask.
-    let within = if injection.fault == Fault::Kill { timeout / 2 } else { 2 * timeout };
     let limit = Instant::now() + 4 * timeout;
     for rank in (0..workers).rev() {
         if rank == victim && matches!(injection.fault, Fault::Kill | Fault::Stop) {
@@ -193,7 +235,7 @@ fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
         let is_alone = rank == victim && injection.fault == Fault::CutOff;
         match job.said(rank, limit)? {
             Said::Failed(failure, took) if failure.rank == at_fault => {
-                if took > within {
+                if took > within + (stood_still() - still) {
                     return Err(format!("rank {rank} took {took:?} to end"));
                 }
             }

@@ -60,6 +60,8 @@ pub struct Watch {
     step: u32,
     sent: AtomicU32,
     received: AtomicU32,
+    /// Behind the last step about whose cancelling a message has come.
+    asked: AtomicU32,
     hole: Mutex<Option<Hole>>,
 }
 
@@ -76,13 +78,18 @@ enum Hole {
 impl Watch {
     pub fn new(kind: Kind, injection: Option<Injection>) -> Arc<Self> {
         let step = injection.map_or(2, |injection| injection.step);
-        let (sent, received) = (AtomicU32::new(0), AtomicU32::new(0));
-        Arc::new(Self { injection, kind, step, sent, received, hole: Mutex::default() })
+        let [sent, received, asked] = [(); 3].map(|()| AtomicU32::new(0));
+        Arc::new(Self { injection, kind, step, sent, received, asked, hole: Mutex::default() })
     }
 
     /// Messages of the counted step, sent and received.
     pub fn counted(&self) -> (u32, u32) {
         (self.sent.load(Ordering::SeqCst), self.received.load(Ordering::SeqCst))
+    }
+
+    /// Whether another rank has asked to cancel this step.
+    pub fn was_asked(&self, step: u32) -> bool {
+        self.asked.load(Ordering::SeqCst) > step
     }
 
     fn counts(&self, tag: Tag) -> bool {
@@ -97,6 +104,9 @@ impl Watch {
     }
 
     fn receives(&self, peer: Peer, tag: Tag) {
+        if tag.0 >> 60 == Kind::Cancel as u64 {
+            self.asked.fetch_max((tag.0 & 0xff_ffff) as u32 + 1, Ordering::SeqCst);
+        }
         if self.counts(tag) {
             let number = self.received.fetch_add(1, Ordering::SeqCst);
             self.look(peer, Moment::Receive(number));

@@ -46,6 +46,9 @@ pub enum Said {
 
 const ENTRIES: usize = 400;
 
+/// How much later than the others a rank leaves that leaves late.
+const LATER: Duration = Duration::from_millis(300);
+
 /// So many that blocks travel in pieces: dense ones are passed on while they come, and one lends to several peers.
 const MANY: usize = 120_000;
 
@@ -95,7 +98,7 @@ fn gradient(part: &Part, step: u64) -> Vec<f32> {
 type Step<'a> = Box<dyn FnMut(&[f32]) -> Result<(), Error> + 'a>;
 
 /// A step after the other as a trainer does them; or whatever else is counted, again and again.
-fn steps<'a>(session: &'a Session, part: &Part) -> Result<Step<'a>, Error> {
+fn steps<'a>(session: &'a Session, part: &Part, watch: &'a Watch) -> Result<Step<'a>, Error> {
     let (rank, method, n) = (part.rank, method(&part.method), entries(&part.method));
     if OVERLAPPED.contains(&part.method.as_str()) {
         let layout = Layout::new().parameter("first", n / 2).group().parameter("second", n / 2);
@@ -132,10 +135,14 @@ fn steps<'a>(session: &'a Session, part: &Part) -> Result<Step<'a>, Error> {
         Kind::Probe => return Ok(Box::new(|_| session.probe(1 << 16).and_then(|_| session.barrier()))),
         Kind::Cancel => session.reducer("w", n, method)?,
     };
+    let mut number = 0;
     Ok(Box::new(move |values| {
-        if rank == LATE {
-            std::thread::sleep(Duration::from_millis(50));
+        let begun = Instant::now();
+        // A rank with a fault may never ask.
+        while rank == LATE && !watch.was_asked(number) && begun.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(1));
         }
+        number += 1;
         let handle = reducer.start(values)?;
         if rank == ASKS {
             handle.cancel();
@@ -184,7 +191,7 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     let watching = watch.clone();
     let network = async move { Ok(watched(gleaner_transport::join(config).await?, watching)) };
     let session = Session::over(network, part.timeout).unwrap();
-    let mut step = steps(&session, part).map_err(|error| (error, Duration::ZERO))?;
+    let mut step = steps(&session, part, &watch).map_err(|error| (error, Duration::ZERO))?;
     // One more than is counted, at whose end all of its messages have left. A rank that fails when it leaves has to leave.
     let steps = if part.endless && part.kind != Kind::Bye { u64::MAX } else { 4 };
     for number in 0..steps {
@@ -194,7 +201,7 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     drop(step);
     if part.kind == Kind::Bye {
         if part.leaves_late {
-            std::thread::sleep(part.timeout / 10);
+            std::thread::sleep(LATER);
         }
         drop(session);
     }
