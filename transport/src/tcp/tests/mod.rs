@@ -2,6 +2,7 @@
 //! themselves, so that they can lie.
 
 mod cards;
+mod far;
 mod link;
 mod rendezvous;
 mod sockets;
