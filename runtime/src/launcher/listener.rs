@@ -14,18 +14,21 @@ const NUMBERS: RangeInclusive<i32> = 5..=9;
 pub(super) struct Listener(OwnedFd);
 
 impl Listener {
-    /// Binds it, if the port is free and there is a number for it.
-    pub(super) fn bind(host: &str, port: u16) -> Option<Listener> {
-        let address = (host, port).to_socket_addrs().ok()?.next()?;
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).ok()?;
-        socket.bind(&address.into()).ok()?;
+    /// Binds it. None where the port is free, and there is no number for it: this process has many open files.
+    ///
+    /// # Errors
+    /// A port that is in use, and an address that is not here.
+    pub(super) fn bind(host: &str, port: u16) -> io::Result<Option<Listener>> {
+        let address = (host, port).to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.bind(&address.into())?;
         let mut descriptor = OwnedFd::from(socket);
         let mut low = Vec::new();
         while descriptor.as_raw_fd() < *NUMBERS.start() {
-            let higher = descriptor.try_clone().ok()?;
+            let higher = descriptor.try_clone()?;
             low.push(std::mem::replace(&mut descriptor, higher));
         }
-        NUMBERS.contains(&descriptor.as_raw_fd()).then_some(Listener(descriptor))
+        Ok(NUMBERS.contains(&descriptor.as_raw_fd()).then_some(Listener(descriptor)))
     }
 
     /// The number of its descriptor, here and wherever it is inherited.

@@ -160,19 +160,19 @@ fn check_environment(variables: &[(String, String)]) -> Result<(), LaunchError> 
     Ok(())
 }
 
-/// The address where the workers find each other on this machine, and a socket that is bound to it: rank 0 is given it, so that
-/// no other process takes the port meanwhile. Where that is impossible, rank 0 reports it.
+/// The address where the workers find each other on this machine, and a socket that is bound to it, if it can be handed on: rank 0 is given
+/// it, so that no other process takes the port meanwhile. Where no port can be bound, rank 0 reports it.
 fn here(first: &Host, port: Option<u16>) -> Result<(String, Option<Listener>), LaunchError> {
     let host = first.address.as_deref().unwrap_or("127.0.0.1");
-    let mut found = (port.map_or_else(random_port, Ok)?, None);
+    let mut found = port.map_or_else(random_port, Ok)?;
     for _ in 0..100 {
-        found.1 = Listener::bind(host, found.0);
-        if found.1.is_some() || port.is_some() {
-            break;
+        match Listener::bind(host, found) {
+            Ok(listener) => return Ok((format!("{host}:{found}"), listener)),
+            Err(_) if port.is_some() => break,
+            Err(_) => found = random_port()?,
         }
-        found.0 = random_port()?;
     }
-    Ok((format!("{host}:{}", found.0), found.1))
+    Ok((format!("{host}:{found}"), None))
 }
 
 /// The address where the workers find each other: the first host's, on a port that is probably free there.
