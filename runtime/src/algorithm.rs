@@ -60,8 +60,8 @@ struct Run<T: Element> {
 }
 
 enum State<T: Element> {
-    /// It needs a message from this rank, since then.
-    Waits(Box<Execution<T>>, Rank, Instant),
+    /// It needs a message from this rank, since then, by the machine's clock and by that of the I/O thread.
+    Waits(Box<Execution<T>>, Rank, [Instant; 2]),
     /// A compute thread has it.
     Works,
     /// All is exchanged. It may be frozen.
@@ -157,7 +157,7 @@ impl<T: Element> Algorithm<T> {
                 Err(error) => return self.broken(group, blame(io.rank, error), io),
             };
             let Some(payload) = io.inbox.take(from, Topic::Bags(id).tag()) else {
-                run.state = State::Waits(execution, Rank(from.0), Instant::now());
+                run.state = State::Waits(execution, Rank(from.0), [Instant::now(), io.now]);
                 if io.worker.has_left(from) {
                     self.broken(group, left(from.0), io);
                 }
@@ -330,7 +330,7 @@ impl<T: Element> Actor for Algorithm<T> {
                 if noted.id == id && rank.0 == from.0 =>
             {
                 let Some(Some(run)) = self.runs.get_mut(group) else { return };
-                let State::Waits(execution, _, since) = std::mem::replace(&mut run.state, State::Works)
+                let State::Waits(execution, _, [since, _]) = std::mem::replace(&mut run.state, State::Works)
                 else {
                     return;
                 };
@@ -375,7 +375,7 @@ impl<T: Element> Actor for Algorithm<T> {
 
     fn waits(&self) -> Vec<Waiting> {
         let wait = |run: &Run<T>| match run.state {
-            State::Waits(_, from, since) => {
+            State::Waits(_, from, [_, since]) => {
                 Some(Waiting { id: run.noted.id, step: run.noted.step, from: Peer(from.0), since })
             }
             _ => None,

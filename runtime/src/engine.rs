@@ -60,8 +60,11 @@ pub(crate) struct Engine {
     has_left: bool,
     timeout: Duration,
     timer: Pin<Box<Sleep>>,
-    /// How long this process has stood still in all, see [`Self::read_clock`].
+    /// How long this process was paused in all, and since when it runs again, by the clock without pauses: see [`Self::wake`].
     paused: Duration,
+    resumed: Option<Instant>,
+    /// Whether a pause has just ended, and no peer has been sent a heartbeat since.
+    has_resumed: bool,
     /// Links that have something to do.
     ready: Vec<Peer>,
     /// Callers that were refused.
@@ -94,6 +97,8 @@ impl Engine {
             timeout,
             timer: Box::pin(sleep_until(tokio::time::Instant::now())),
             paused: Duration::ZERO,
+            resumed: None,
+            has_resumed: false,
             ready: Vec::new(),
             refused: 0,
             warnings: clock::Warnings::new(),
@@ -124,6 +129,7 @@ impl Engine {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.bell.listen(context.waker());
+        self.wake();
         loop {
             let mut moved = false;
             self.read_clock();
@@ -159,7 +165,8 @@ impl Engine {
             }
             let due =
                 self.io.worker.deadline().into_iter().chain(self.leaving.as_ref().and_then(|(_, at)| *at));
-            let due = due.min().map(|due| due + self.paused);
+            // What is due already is due now: a deadline of long ago would be taken for a pause.
+            let due = due.min().map(|due| due.max(self.io.now) + self.paused);
             if let Some(due) = due.filter(|due| *due < self.timer.deadline().into_std()) {
                 self.timer.as_mut().reset(due.into());
                 moved = true;

@@ -59,24 +59,56 @@ fn a_stopped_worker_is_named_by_all_others_after_the_time_out() {
     }
 }
 
-/// All of its processes are stopped for longer than the timeout while they compute, as where a virtual machine is moved.
-#[test]
-fn a_job_whose_machine_stands_still_goes_on() {
-    let arguments = ["train", "--json", "--data", "digits", "--pace", "400ms", "--steps", "5"];
-    for transport in ["tcp", "quic"] {
-        let job = Job { timeout: Duration::from_secs(2), ..Job::new(3, &[]) };
-        let job = Job { arguments: arguments.map(String::from).to_vec(), ..job };
-        let mut ranks: Vec<Process> =
-            (0..3).map(|rank| job.rank_with(rank, &[], &[("GLEANER_TRANSPORT", transport)])).collect();
-        steps_done(&mut ranks[0], 2);
-        ranks.iter().for_each(|rank| rank.signal("STOP"));
-        std::thread::sleep(job.timeout * 3 / 2);
-        ranks.iter().for_each(|rank| rank.signal("CONT"));
-        for rank in &mut ranks {
-            let ended = rank.end(Duration::from_secs(30));
-            assert_eq!(ended.code, 0, "{transport}: {ended:?}");
-        }
+/// Three ranks that compute for most of the time: no message lies unread when they are stopped.
+fn computing(timeout: Duration, transport: &str) -> (Job, Vec<Process>) {
+    let arguments = ["train", "--json", "--data", "digits", "--pace", "400ms", "--steps", "6"];
+    let arguments = arguments.map(String::from).to_vec();
+    let job = Job { timeout, arguments, ..Job::new(3, &[]) };
+    let ranks = (0..3).map(|rank| job.rank_with(rank, &[], &[("GLEANER_TRANSPORT", transport)]));
+    let mut ranks: Vec<Process> = ranks.collect();
+    steps_done(&mut ranks[0], 2);
+    (job, ranks)
+}
+
+fn all_end_well(ranks: &mut [Process]) {
+    for rank in ranks {
+        let ended = rank.end(Duration::from_secs(30));
+        assert_eq!(ended.code, 0, "{ended:?}");
     }
+}
+
+/// As where a virtual machine is moved. Over QUIC, links end by themselves after two timeouts.
+#[test]
+fn a_job_whose_processes_are_all_paused_for_longer_than_the_timeout_goes_on() {
+    for (transport, timeout, pause) in [("tcp", 2000, 5000), ("quic", 3000, 3750)] {
+        let (_, mut ranks) = computing(Duration::from_millis(timeout), transport);
+        ranks.iter().for_each(|rank| rank.signal("STOP"));
+        std::thread::sleep(Duration::from_millis(pause));
+        ranks.iter().for_each(|rank| rank.signal("CONT"));
+        all_end_well(&mut ranks);
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_run_again_when_the_others_do_is_named() {
+    let (job, mut ranks) = computing(Duration::from_secs(2), "tcp");
+    ranks.iter().for_each(|rank| rank.signal("STOP"));
+    std::thread::sleep(job.timeout * 3 / 2);
+    ranks[..2].iter().for_each(|rank| rank.signal("CONT"));
+    others_name(2, &mut ranks, job.timeout * 3 / 2);
+}
+
+/// Each pause is shorter than what counts as one: it is as a processor that comes late.
+#[test]
+fn a_rank_that_is_paused_again_and_again_sends_heartbeats_in_between() {
+    let (job, mut ranks) = computing(Duration::from_secs(2), "tcp");
+    for _ in 0..8 {
+        ranks[1].signal("STOP");
+        std::thread::sleep(job.timeout * 3 / 10);
+        ranks[1].signal("CONT");
+        std::thread::sleep(job.timeout / 20);
+    }
+    all_end_well(&mut ranks);
 }
 
 /// A job under the launcher, when it has been computing for a while.

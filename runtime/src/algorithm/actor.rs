@@ -18,7 +18,7 @@ pub(crate) struct Waiting {
     pub(crate) step: u64,
     /// Whose message.
     pub(crate) from: Peer,
-    /// Since when.
+    /// Since when, by the clock of the I/O thread.
     pub(crate) since: Instant,
 }
 

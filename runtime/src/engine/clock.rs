@@ -1,7 +1,7 @@
 //! What the I/O thread does periodically: heartbeats, silence, and a check of which rank waits for which.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gleaner_transport::Peer;
 
@@ -14,20 +14,30 @@ use crate::report;
 pub(super) type Warnings = HashMap<Peer, Duration>;
 
 impl Engine {
-    /// Reads the clock. Where it is late, this process did not run: it was stopped, or its whole machine was, and its peers with it. That time
-    /// does not count as their silence.
+    /// The clock without the pauses of this process.
     pub(super) fn read_clock(&mut self) {
-        let now = tokio::time::Instant::now();
-        let late = now.saturating_duration_since(self.timer.deadline());
-        if late >= self.timeout / 12 {
-            self.paused += late;
-            self.timer.as_mut().reset(now);
+        self.io.now = Instant::now() - self.paused;
+    }
+
+    /// Notices that this process was paused: it runs again long after its timer was due. Perhaps the whole machine was paused, and the peers with it,
+    /// so this time does not count as their silence. At most one pause within a timeout is left out, so that a peer that is dead is noticed at most
+    /// that pause later, even where this thread gets no processor for long again and again.
+    pub(super) fn wake(&mut self) {
+        self.read_clock();
+        let due = self.timer.deadline().into_std() - self.paused;
+        let late = self.io.now.saturating_duration_since(due);
+        if late < self.timeout / 2 || self.resumed.is_some_and(|at| due.duration_since(at) < self.timeout) {
+            return;
         }
-        self.io.now = now.into_std() - self.paused;
+        self.paused += late;
+        self.read_clock();
+        self.timer.as_mut().reset((self.io.now + self.paused).into());
+        (self.resumed, self.has_resumed) = (Some(self.io.now), true);
     }
 
     /// Does what is due.
     pub(super) fn tick(&mut self) {
+        self.read_clock();
         if self.io.moves()
             && let Some((_, Some(until))) = &mut self.leaving
         {
@@ -38,7 +48,9 @@ impl Engine {
             self.read(peer);
         }
         self.io.worker.tick(self.io.now);
-        let since = self.io.now.checked_sub(self.timeout / 6);
+        // After a pause the peers have not heard from this rank for a while.
+        let quiet = if std::mem::take(&mut self.has_resumed) { Duration::ZERO } else { self.timeout / 6 };
+        let since = self.io.now.checked_sub(quiet);
         let (steps, calls) = (self.io.steps.positions(), self.notes.position());
         for (peer, link) in &mut self.io.links {
             if since.is_some_and(|since| link.live(since, calls, &steps)) {
@@ -51,14 +63,12 @@ impl Engine {
 
     /// Reports waits that are longer than the timeout, and ends the job where one would never end.
     fn look_at_waits(&mut self) {
-        let Self { io, actors, notes, warnings, timeout, paused, .. } = self;
-        // Steps wait by the clock of the machine.
-        let now = io.now + *paused;
+        let Self { io, actors, notes, warnings, timeout, .. } = self;
         let mut waits: Vec<Waiting> = actors.values().flat_map(|actor| actor.waits()).collect();
-        waits.retain(|wait| now.duration_since(wait.since) >= *timeout);
+        waits.retain(|wait| io.now.duration_since(wait.since) >= *timeout);
         warnings.retain(|peer, _| waits.iter().any(|wait| wait.from == *peer));
         for Waiting { id, step, from, since } in waits {
-            let waited = now.duration_since(since);
+            let waited = io.now.duration_since(since);
             let came = io.link(from).came();
             let Some(seen) = io.positions.seen_from(id, from, came) else { continue };
             let there = step.saturating_add_signed(seen.ahead.into());
