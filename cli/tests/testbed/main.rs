@@ -83,6 +83,15 @@ impl Network {
         self.up(&["--topology", file.path().to_str().unwrap()]);
     }
 
+    /// A twentieth of how long an `up` takes here.
+    fn part_of_up(&self, arguments: &[&str]) -> Duration {
+        let begun = Instant::now();
+        self.up(arguments);
+        let took = begun.elapsed();
+        self.down();
+        took / 20
+    }
+
     /// It ends with code 1 and a sentence that has these words.
     fn refuses(&self, subcommand: &str, arguments: &[&str], words: &[&str]) {
         let output = self.run(subcommand, arguments);
@@ -164,11 +173,13 @@ fn a_full_disk_is_a_sentence_and_leaves_nothing() {
 fn what_a_killed_up_made_is_removed() {
     let Some(network) = Network::named("killed") else { return };
     let mut half_made = 0;
-    // It takes some hundred milliseconds; each time it is killed a little later.
-    for milliseconds in (0..).step_by(25) {
-        let mut up = testbed(&["up", "--name", &network.name, "--hosts", "24", "--bandwidth", "1gbit"]);
+    let options = ["--hosts", "24", "--bandwidth", "1gbit"];
+    let part = network.part_of_up(&options);
+    // Each time it is killed a little later.
+    for parts in 0.. {
+        let mut up = testbed(&[&["up", "--name", &network.name], &options[..]].concat());
         let mut up = up.stdout(Stdio::null()).spawn().unwrap();
-        sleep(Duration::from_millis(milliseconds));
+        sleep(parts * part);
         let ended = up.try_wait().unwrap();
         up.kill().unwrap();
         up.wait().unwrap();
@@ -182,7 +193,7 @@ fn what_a_killed_up_made_is_removed() {
         let down = network.run("down", &[]);
         // Before anything was written, there is nothing to remove.
         assert!(down.status.success() || (made == 0 && text(&down.stderr).contains("there is no network")));
-        assert_eq!(namespaces(&network.name), [""; 0], "{milliseconds} ms");
+        assert_eq!(namespaces(&network.name), [""; 0], "{:?}", parts * part);
         if ended.is_some() {
             break;
         }
