@@ -38,10 +38,13 @@ fn workers_listen_where_they_are_reached_and_nowhere_else() {
 
 #[test]
 fn no_program_takes_the_port_of_rank_0_before_it_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
     let mut command = gleaner();
     command.args(["launch", "--workers", "2", "--", "sh", "-c"]);
+    let wait = "[ $GLEANER_RANK != 0 ] || while [ ! -e \"$1\" ]; do sleep 0.05; done";
     let bench = "exec \"$0\" bench --json --params 100 --steps 5 --method ring";
-    command.arg(format!("[ $GLEANER_RANK != 0 ] || sleep 2; {bench}")).arg(env!("CARGO_BIN_EXE_gleaner"));
+    command.arg(format!("{wait}; {bench}")).arg(env!("CARGO_BIN_EXE_gleaner")).arg(&go);
     let mut process = start(command);
     let mut port = None;
     eventually("the workers start", || {
@@ -61,6 +64,7 @@ fn no_program_takes_the_port_of_rank_0_before_it_listens() {
         assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
         std::thread::sleep(Duration::from_millis(10));
     }
+    std::fs::write(&go, "").unwrap();
     eventually("rank 0 listens", || {
         let listens = |id: &u32| ports(*id).contains(&address.1);
         !process.runs() || process.family().iter().any(listens)
