@@ -110,10 +110,10 @@ fn mpirun() {
 #[test]
 fn torchrun() {
     let (_directory, secret) = secret_file();
-    // Its own store listens on MASTER_PORT.
+    // Its own store listens on MASTER_PORT, and the workers use the next: no other test gets either.
     let store = loop {
         let port = free_port();
-        if std::net::TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+        if free_port() == port + 1 {
             break std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
         }
     };
