@@ -11,7 +11,7 @@ use super::{Bed, can_emulate, named, namespaces, reason};
 /// An experiment of all-reduces of these methods on two emulated hosts.
 fn all_reduces(methods: &str) -> String {
     format!(
-        "title = 'peers'\nturns = 1\nlimit = '20s'\n[network]\nbandwidth = '1gbit'\n[workload]\ncommand = 'bench'\nworkers = 2\n\
+        "title = 'peers'\nturns = 1\nlimit = '120s'\n[network]\nbandwidth = '1gbit'\n[workload]\ncommand = 'bench'\nworkers = 2\n\
          params = 50_000\nsteps = 3\nwarmup = 1\ndensity = 0.01\nplain = true\n[matrix]\nmethod = [{methods}]\n"
     )
 }
@@ -32,7 +32,7 @@ fn a_peer_that_hangs_is_ended_at_its_limit() {
     if !can_emulate() {
         return;
     }
-    let bed = Bed::new(&all_reduces("'ring', 'gloo'").replace("20s", "6s"));
+    let bed = Bed::new(&all_reduces("'ring', 'gloo'").replace("120s", "6s"));
     let python = bed.directory.path().join("python");
     fs::write(&python, "#!/bin/sh\n[ \"$1\" = -c ] && exit\ntrap '' TERM\nwhile :; do sleep 1; done\n")
         .unwrap();
