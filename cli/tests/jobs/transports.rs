@@ -105,7 +105,7 @@ impl Drop for WithoutUdp {
 #[test]
 fn a_network_that_lets_no_udp_pass_is_reported_by_both_with_both_names() {
     let Some(network) = WithoutUdp::new() else { return };
-    let job = Job { timeout: Duration::from_secs(2), ..small(2) };
+    let job = Job { timeout: Duration::from_secs(5), ..small(2) };
     let start = |rank| {
         let bare = job.command(rank, &[], &[("GLEANER_TRANSPORT", "quic")]);
         let mut command = clean(Command::new("ip"));
