@@ -26,13 +26,13 @@ fn a_cut_that_is_mended_is_survived_and_one_that_stays_is_named() {
     assert!((3.9..20.0).contains(&records[0].seconds), "{records:?}");
     assert!(records[0].traffic.len() == 3 && records[0].traffic.iter().all(|host| host.received > 1_000_000));
 
-    let text = SHORT.replace("steps = 3", "steps = 100_000\ntimeout = '2s'");
+    let text = SHORT.replace("steps = 3", "steps = 100_000\ntimeout = '5s'");
     let bed = Bed::new(&format!("{text}{network}[[chaos]]\nstep = 10\ndo = 'cut'\nhost = 2\n"));
     let (code, said) = bed.run(&["--name", &named("cutgood")]);
     assert_eq!(code, 0, "{said}");
     let records = bed.records();
     assert!(reason(&records[0]).starts_with("rank 2 failed"), "{}", reason(&records[0]));
-    assert!(records[0].seconds < 20.0, "{records:?}");
+    assert!(records[0].seconds < 25.0, "{records:?}");
     for name in ["cutmend", "cutgood"] {
         assert_eq!(namespaces(&named(name)), [""; 0]);
     }
@@ -136,7 +136,7 @@ fn delays_are_kept_or_refused_beforehand() {
     let records = bed.records();
     if code == 0 {
         assert!(median(steps(&records[1])) > 0.02, "{records:?}");
-        assert!(median(steps(&records[0])) < 0.02, "{records:?}");
+        assert!(median(steps(&records[0])) < 0.5 * median(steps(&records[1])), "{records:?}");
     } else {
         assert!(said.contains("netem") && said.contains("gleaner testbed vm"), "{said}");
         assert!(records.is_empty(), "{records:?}");
