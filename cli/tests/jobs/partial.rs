@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use crate::job::Job;
 use crate::process::{eventually, ports};
 
-const TIMEOUT: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Jobs at once: they mostly wait.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 16;
 
 /// Bytes of what rank 1 says before it is welcome: a hello; a proof and a card without anything on it, each in a record.
 const HELLO: usize = 88;
