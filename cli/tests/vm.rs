@@ -192,10 +192,13 @@ fn a_round_trip_takes_as_long_as_asked_soft_roce_works_and_ctrl_c_ends_the_machi
         trips.into_iter().fold(f64::INFINITY, f64::min)
     };
     println!("round trips, fastest of 30: {} ms, {} ms, {} ms", fastest("0"), fastest("5"), fastest("20"));
-    assert!(fastest("0") < 3.0, "{}", text("0"));
+    // What the machine itself takes.
+    let own = fastest("0");
+    assert!(own < 5.0, "{}", text("0"));
     for (name, asked) in [("5", 10.0), ("20", 40.0)] {
         let measured = fastest(name);
-        assert!((asked..asked * 1.2).contains(&measured), "asked for {asked} ms: {measured} ms");
+        let is_right = measured >= asked && measured - own < asked * 1.2;
+        assert!(is_right, "asked for {asked} ms: {measured} ms, of {own} ms without delays");
     }
     println!("over emulated links: {} ms, {} ms", fastest("links1"), fastest("links5"));
     // Four queues, each of which a machine without processors of its own serves a little late.
