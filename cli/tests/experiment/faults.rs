@@ -50,19 +50,33 @@ fn a_worker_that_is_stopped_for_a_while_holds_its_job_back() {
     assert_eq!(acts, ["stop rank 1", "continue rank 1"]);
 }
 
-#[test]
-fn a_slow_worker_makes_all_steps_longer() {
-    let text = SHORT.replace("params = 2000", "params = 500_000");
-    let text = text.replace("steps = 3", "steps = 90\nmethod = 'ring'");
-    let slow = "[[chaos]]\nstep = 30\ndo = 'slow'\nrank = 1\nshare = 0.05\n";
-    let bed = Bed::new(&format!("{text}{slow}[[chaos]]\nstep = 60\ndo = 'continue'\nrank = 1\n"));
+/// The medians of the steps before, while and after a worker is slow.
+fn slowed() -> [f64; 3] {
+    let text = SHORT.replace("params = 2000", "params = 300_000");
+    let text = text.replace("steps = 3", "steps = 120\nmethod = 'ring'");
+    let slow = "[[chaos]]\nstep = 30\ndo = 'slow'\nrank = 1\nshare = 0.03\nfor = '3s'\n";
+    let bed = Bed::new(&format!("{text}{slow}"));
     let (code, said) = bed.run(&[]);
     assert_eq!(code, 0, "{said}");
-    // The steps before and after are the control: whatever else the machine has to do makes all of them longer.
-    let steps = steps(&bed.records()[0]);
-    let [before, slow, after] =
-        [&steps[..30], &steps[30..60], &steps[60..]].map(|some| median(some.iter().copied()));
-    assert!(slow > 1.5 * before && slow > 1.5 * after, "{before} s before, {slow} s slow, {after} s after");
+    let record = &bed.records()[0];
+    // As it is recorded, since reports of progress come when they may.
+    let at = |line: &String| line.split_once(", step ")?.1.split_once(':')?.0.parse::<usize>().ok();
+    let [from, to] = record.chaos.iter().filter_map(at).collect::<Vec<_>>()[..] else { panic!("{record:?}") };
+    println!("slow from step {from} to step {to}");
+    let steps = steps(record);
+    [&steps[..from], &steps[from..to], &steps[to..]].map(|some| median(some.iter().copied()))
+}
+
+/// The steps before and after are the control: whatever else the machine has to do makes all of them longer. Where it leaves the others as
+/// little as the slow one, it is measured again.
+#[test]
+fn a_slow_worker_makes_all_steps_longer() {
+    let is_longer = || {
+        let [before, slow, after] = slowed();
+        println!("{before} s before, {slow} s slow, {after} s after");
+        slow > 1.5 * before && slow > 1.5 * after
+    };
+    assert!((0..4).any(|_| is_longer()));
 }
 
 #[test]
