@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::job::{Job, end, steps_done};
-use crate::process::{eventually, gleaner, ports, run};
+use crate::process::{Process, eventually, gleaner, ports, run};
 
 /// What they say.
 fn speeches() -> Vec<Vec<u8>> {
@@ -82,6 +82,10 @@ fn at_every_port_of_a_running_job_they_change_nothing() {
         let all_here = listeners.iter().all(|ports| ports.len() == 1);
         let callers: Vec<_> =
             if all_here { listeners.concat().into_iter().flat_map(callers).collect() } else { vec![] };
+        eventually("every rank has noticed", || {
+            let noticed = |rank: &mut Process| !rank.runs() || rank.events().contains("something else calls");
+            !all_here || ranks.iter_mut().all(noticed)
+        });
         let all_ran = ranks.iter_mut().all(|rank| rank.runs());
         let ended = end(&mut ranks);
         assert!(ended.iter().all(|ended| ended.code == 0), "{ended:?}");
