@@ -96,18 +96,29 @@ fn a_barrier_over_servers_has_the_bits_of_an_all_reduce() {
     assert_eq!(summary(&launched)["parameters_digest"], reduced);
 }
 
-/// A run under way.
+/// A run under way, of which one process is to be killed.
 struct Running {
     child: Child,
-    mark: String,
+    victim: u32,
 }
 
 impl Running {
-    fn start(mark: &str, options: &[&str]) -> Self {
+    /// The victim, of this rank, is found before it is to be killed, so that it does not end meanwhile.
+    fn start(mark: &str, rank: u32, options: &[&str]) -> Self {
         let mark = format!("{mark}-{}", std::process::id());
         let mut command = gleaner(&[&RUN.split(' ').collect::<Vec<_>>(), options].concat());
         let child = command.env(MARK, &mark).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        Self { child, mark }
+        let marks = [format!("{MARK}={mark}"), format!("GLEANER_RANK={rank}")];
+        let is_it =
+            |process: &Process| fs::read_link(process.file("exe")).is_ok_and(|exe| exe == Path::new(GLEANER));
+        let since = Instant::now();
+        loop {
+            if let Some(victim) = with_environment(&marks).find(is_it) {
+                return Self { child, victim: victim.number() };
+            }
+            assert!(since.elapsed() < Duration::from_secs(60), "rank {rank} does not start");
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Waits until that is so.
@@ -120,13 +131,9 @@ impl Running {
         }
     }
 
-    /// Kills the process of a rank, and gives the output of the run.
-    fn kill(self, rank: u32) -> Output {
-        let marks = [format!("{MARK}={}", self.mark), format!("GLEANER_RANK={rank}")];
-        let is_it =
-            |process: &Process| fs::read_link(process.file("exe")).is_ok_and(|exe| exe == Path::new(GLEANER));
-        let pid = with_environment(&marks).find(is_it).unwrap().number();
-        assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    /// Kills the victim, and gives the output of the run.
+    fn kill(self) -> Output {
+        assert!(Command::new("kill").args(["-9", &self.victim.to_string()]).status().unwrap().success());
         self.child.wait_with_output().unwrap()
     }
 }
@@ -156,10 +163,10 @@ fn a_killed_server_ends_the_job_by_name_and_nothing_that_was_applied_is_lost() {
         options.iter().map(String::as_str).collect()
     }
     // Before any worker has a checkpoint: what the servers have applied is there all the same.
-    let mut running = Running::start("first", &words(&kept("2", &[])));
+    let mut running = Running::start("first", 3, &words(&kept("2", &[])));
     running.until(|| folder.join("servers/server-1-of-2.state").exists());
     thread::sleep(Duration::from_millis(150));
-    let output = running.kill(3);
+    let output = running.kill();
     let text = said(&output);
     assert_eq!(output.status.code(), Some(137), "{text}");
     assert!(
@@ -184,9 +191,10 @@ fn a_killed_server_ends_the_job_by_name_and_nothing_that_was_applied_is_lost() {
         said(&others)
     );
     // One server takes the place of two, and is killed in its turn; three end what they began.
-    let mut running = Running::start("second", &words(&kept("1", &["--resume", "--checkpoint-every", "20"])));
+    let mut running =
+        Running::start("second", 2, &words(&kept("1", &["--resume", "--checkpoint-every", "20"])));
     running.until(|| has_saved(&folder, 0, 200) && has_saved(&folder, 1, 200));
-    let output = running.kill(2);
+    let output = running.kill();
     assert!(said(&output).contains("rank 2 (server 0) failed"), "{}", said(&output));
     let resumed = summary(&train(&words(&kept("3", &["--resume"]))));
     assert!((200.0..700.0).contains(&number(&resumed, "first_step")), "{resumed}");
@@ -214,9 +222,9 @@ fn osp_goes_on_after_its_server_was_killed() {
     let options =
         [&options[..], &["--servers", "2", "--synchrony", "osp/budget=0.8", "--checkpoint-every", "20"]]
             .concat();
-    let mut running = Running::start("osp", &options);
+    let mut running = Running::start("osp", 2, &options);
     running.until(|| has_saved(directory.path(), 0, 100) && has_saved(directory.path(), 1, 100));
-    let output = running.kill(2);
+    let output = running.kill();
     assert!(said(&output).contains("rank 2 (server 0) failed"), "{}", said(&output));
     let resumed = summary(&train(&[&options[..], &["--resume"]].concat()));
     assert!(number(&resumed, "first_step") >= 100.0);
@@ -231,9 +239,9 @@ fn a_killed_worker_ends_the_job_unless_the_others_go_on() {
         let options = ["--workers", "3", "--servers", "1", "--steps", "400", "--method", "ring"];
         let checkpoint = ["--checkpoint", folder, "--checkpoint-every", "20"];
         let chosen = ["--synchrony", synchrony, "--on-failure", on_failure];
-        let mut running = Running::start(on_failure, &[&options[..], &checkpoint, &chosen].concat());
+        let mut running = Running::start(on_failure, 2, &[&options[..], &checkpoint, &chosen].concat());
         running.until(|| has_saved(directory.path(), 2, 60));
-        let output = running.kill(2);
+        let output = running.kill();
         let text = said(&output);
         assert!(text.contains("rank 2 failed"), "{text}");
         if on_failure == "stop" {

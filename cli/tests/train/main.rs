@@ -74,6 +74,14 @@ fn a_killed_run_resumes_to_the_same_bits() {
 
     let job = run(cut.path(), &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let started = Instant::now();
+    // It is found before it is to be killed, so that it does not end meanwhile.
+    let pid = loop {
+        if let Some(pid) = pid_of("1", cut.path()) {
+            break pid;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "the worker of rank 1 does not start");
+        std::thread::sleep(Duration::from_millis(5));
+    };
     let reached = |step: u32| {
         fs::read_dir(cut.path()).unwrap().flatten().any(|entry| {
             let name = entry.file_name().into_string().unwrap();
@@ -85,7 +93,6 @@ fn a_killed_run_resumes_to_the_same_bits() {
         assert!(started.elapsed() < Duration::from_secs(120), "no checkpoint of step 20 appears");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let pid = pid_of("1", cut.path()).expect("the worker of rank 1 runs");
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
     let killed = job.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&killed.stderr);
