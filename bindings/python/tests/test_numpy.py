@@ -63,17 +63,22 @@ def _asynchronous():
     return asyncio.run(both())
 
 
-def _lets_threads_run():
-    """Rank 1 is late, and rank 0 counts meanwhile in another thread."""
+def _lets_threads_run(folder):
+    """Rank 1 comes when rank 0 has counted to 100 in another thread, if it ever does."""
     session, counted, over = gleaner.session(), [0], threading.Event()
+    done = os.path.join(folder, "done")
 
     def count():
         while not over.is_set():
             counted[0] += 1
+            if counted[0] == 100:
+                open(done, "w").close()
             time.sleep(0.001)
 
     if session.rank == 1:
-        time.sleep(1.0)
+        until = time.monotonic() + 20
+        while not os.path.exists(done) and time.monotonic() < until:
+            time.sleep(0.01)
         session.barrier()
         return 0
     thread = threading.Thread(target=count)
@@ -268,8 +273,9 @@ class Arrays(unittest.TestCase):
             self.assertEqual((first, second, done), ([1.5] * 4, [5.0] * 3, True))
 
     def test_other_threads_run_while_one_waits(self):
-        counted, _ = jobs.run("test_numpy:_lets_threads_run")
-        self.assertGreater(counted, 20)
+        with tempfile.TemporaryDirectory() as folder:
+            counted, _ = jobs.run("test_numpy:_lets_threads_run", 2, folder)
+        self.assertGreaterEqual(counted, 100)
 
     def test_a_checkpoint_goes_on_bit_by_bit(self):
         with tempfile.TemporaryDirectory() as folder:
