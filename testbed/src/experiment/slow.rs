@@ -139,7 +139,7 @@ mod tests {
 
     /// How often processes are looked at before one of them is said to have a wrong share: on a busy machine it may be any
     /// for a while.
-    const ATTEMPTS: usize = 8;
+    const ATTEMPTS: usize = 20;
 
     /// A loop that never waits, ended when its test is.
     struct Busy(Child);
