@@ -83,12 +83,14 @@ const STREAMS: [Stream; 9] = [
 ];
 
 fn option<T: FromStr>(name: &str) -> Option<T> {
-    std::env::args().skip_while(|argument| argument != name).nth(1)?.parse().ok()
+    let value = std::env::args().skip_while(|argument| argument != name).nth(1)?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name} is {value}; expected a number")))
 }
 
 fn main() {
     let n = option("--params").unwrap_or(14_728_266);
-    let steps = option("--steps").unwrap_or(24);
+    // Two periods of jumps, in which every stream has a step that counts.
+    let steps = option("--steps").unwrap_or(24).max(2 * PERIOD);
     let name: String = option("--method").unwrap_or_else(|| "spardl".into());
     let method = Method::named(&name).expect("a method").density(0.01);
     let ensemble = || Ensemble::new(method.clone(), 1, n).expect("at least one entry");

@@ -33,7 +33,9 @@ fn main() {
 
 fn option<T: FromStr>(name: &str, default: T) -> T {
     let given = std::env::args().skip_while(|argument| argument != name).nth(1);
-    given.and_then(|value| value.parse().ok()).unwrap_or(default)
+    given.map_or(default, |value| {
+        value.parse().unwrap_or_else(|_| panic!("{name} is {value}; expected a number"))
+    })
 }
 
 /// One thing measured, and its times.
