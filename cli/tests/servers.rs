@@ -108,15 +108,20 @@ impl Running {
         let mark = format!("{mark}-{}", std::process::id());
         let mut command = gleaner(&[&RUN.split(' ').collect::<Vec<_>>(), options].concat());
         let child = command.env(MARK, &mark).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let marks = [format!("{MARK}={mark}"), format!("GLEANER_RANK={rank}")];
+        let victim = Self::found(&[format!("{MARK}={mark}"), format!("GLEANER_RANK={rank}")]);
+        Self { child, victim }
+    }
+
+    /// The process of this command with these variables.
+    fn found(marks: &[String; 2]) -> u32 {
         let is_it =
             |process: &Process| fs::read_link(process.file("exe")).is_ok_and(|exe| exe == Path::new(GLEANER));
         let since = Instant::now();
         loop {
-            if let Some(victim) = with_environment(&marks).find(is_it) {
-                return Self { child, victim: victim.number() };
+            if let Some(process) = with_environment(marks).find(is_it) {
+                return process.number();
             }
-            assert!(since.elapsed() < Duration::from_secs(60), "rank {rank} does not start");
+            assert!(since.elapsed() < Duration::from_secs(60), "it does not start: {marks:?}");
             thread::sleep(Duration::from_millis(2));
         }
     }

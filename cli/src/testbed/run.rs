@@ -69,7 +69,7 @@ pub fn run(run: &Run) -> Result<ExitCode, CommandError> {
         say(format_args!("gleaner testbed: {name} is not measured: {reason}"));
     }
     let plan = Plan::of(experiment, &program, kit.as_ref());
-    let is_ours = |job: &&Job| job.again.is_none() && job.cases.iter().all(|case| case.program().is_none());
+    let is_ours = |job: &&Job| job.again.is_none() && !job.cases.iter().any(Case::runs_program);
     plan.jobs.iter().filter(is_ours).try_for_each(|job| check(job, &plan))?;
     if run.dry_run {
         report::print(&listed(&plan))?;

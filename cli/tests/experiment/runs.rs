@@ -82,7 +82,7 @@ fn another_program_is_measured_by_what_rank_0_prints() {
         r#"title = 'own'
 turns = 1
 [workload]
-program = """sh -c 'test {code} = 0 || echo lost >&2; echo "{\\"rank\\": $GLEANER_RANK, \\"lr\\": \\"$2\\"}"; exit {code}' sh"""
+program = """sh -c 'test {code} = 0 || echo lost >&2; echo "{\\"rank\\": $GLEANER_RANK, \\"methods\\": \\"$*\\"}"; exit {code}' sh --method a"""
 workers = 2
 lr = 0.1
 [matrix]
@@ -93,7 +93,7 @@ code = [0, 3]
     assert!(code == 1 && said.contains("it said: lost"), "{said}");
     let records = bed.records();
     let Outcome::Done(report) = &records[0].outcome else { panic!("{said}") };
-    assert_eq!((&report["rank"], &report["lr"]), (&0.into(), &"0.1".into()));
+    assert_eq!((&report["rank"], &report["methods"]), (&0.into(), &"--method a --lr 0.1".into()));
     assert!(records[0].command.starts_with(&["gleaner".into(), "launch".into()]));
     assert!(matches!(records[1].outcome, Outcome::Failed { exit_code: 3, .. }), "{said}");
     assert_eq!(records[1].case["command"], "program");

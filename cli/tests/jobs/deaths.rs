@@ -95,7 +95,7 @@ fn a_rank_that_does_not_run_again_when_the_others_do_is_named() {
     ranks.iter().for_each(|rank| rank.signal("STOP"));
     std::thread::sleep(job.timeout * 3 / 2);
     ranks[..2].iter().for_each(|rank| rank.signal("CONT"));
-    others_name(2, &mut ranks, job.timeout * 3 / 2);
+    others_name(2, &mut ranks, job.timeout * 3);
 }
 
 /// Each pause is shorter than what counts as one: it is as a processor that comes late.
@@ -106,7 +106,7 @@ fn a_rank_that_is_paused_again_and_again_sends_heartbeats_in_between() {
         ranks[1].signal("STOP");
         std::thread::sleep(job.timeout * 3 / 10);
         ranks[1].signal("CONT");
-        std::thread::sleep(job.timeout / 20);
+        std::thread::sleep(job.timeout / 10);
     }
     all_end_well(&mut ranks);
 }

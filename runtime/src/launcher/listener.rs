@@ -17,7 +17,7 @@ impl Listener {
     /// Binds it. None where the port is free, and there is no number for it: this process has many open files.
     ///
     /// # Errors
-    /// A port that is in use, and an address that is not here.
+    /// A port that is in use, an address that is not here, and a lack of descriptors.
     pub(super) fn bind(host: &str, port: u16) -> io::Result<Option<Listener>> {
         let address = (host, port).to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;

@@ -168,8 +168,10 @@ fn here(first: &Host, port: Option<u16>) -> Result<(String, Option<Listener>), L
     for _ in 0..100 {
         match Listener::bind(host, found) {
             Ok(listener) => return Ok((format!("{host}:{found}"), listener)),
-            Err(_) if port.is_some() => break,
-            Err(_) => found = random_port()?,
+            Err(error) if port.is_none() && error.kind() == io::ErrorKind::AddrInUse => {
+                found = random_port()?;
+            }
+            Err(_) => break,
         }
     }
     Ok((format!("{host}:{found}"), None))

@@ -18,8 +18,9 @@ use super::worker::{JOB, Part, Said};
 struct Pace {
     /// What the jobs take for their timeout: the shortest that a busy machine does not break by itself.
     timeout: Duration,
-    /// The same where a rank is killed. A closed connection is noticed at once and no rank waits for the timeout, so it may be long.
-    killed: Duration,
+    /// The same where a rank is killed, and how long after the beginning of the step a rank may then end: a closed connection is noticed at once
+    /// and no rank waits for the timeout, so that may be long.
+    killed: (Duration, Duration),
     /// Jobs of a test that run at once, and of those of all tests, how many have had no fault yet and so need processors.
     at_once: usize,
     at_work: usize,
@@ -31,13 +32,13 @@ impl Pace {
             // In an emulated machine, with slow processors. Every link locks some MiB of its memory.
             Transport::Verbs => Self {
                 timeout: Duration::from_secs(12),
-                killed: Duration::from_secs(12),
+                killed: (Duration::from_secs(12), Duration::from_secs(6)),
                 at_once: 6,
                 at_work: 2,
             },
             _ => Self {
                 timeout: Duration::from_secs(3),
-                killed: Duration::from_secs(30),
+                killed: (Duration::from_secs(30), Duration::from_secs(5)),
                 at_once: 128,
                 at_work: 3,
             },
@@ -47,7 +48,7 @@ impl Pace {
     /// The timeout of a job with this fault, and how long after the beginning of the step a rank may end.
     fn limits(&self, fault: Fault) -> (Duration, Duration) {
         match fault {
-            Fault::Kill => (self.killed, self.killed / 2),
+            Fault::Kill => self.killed,
             // Silence is noticed by the timeout; then there is a rank to ask.
             Fault::Stop | Fault::CutOff | Fault::CutLink => (self.timeout, 2 * self.timeout),
         }
@@ -203,13 +204,13 @@ fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
     let pace = Pace::of(transport);
     let (timeout, within) = pace.limits(injection.fault);
     let waiting = busy.enter(pace.at_work);
-    let still = stood_still();
     let mut job = Job::start((transport, method, workers, kind), timeout, Some((victim, injection)));
     // Byte by byte: what comes behind that line, maybe at once, is read by `said`.
     let out = BufReader::with_capacity(1, job.0[victim as usize].stdout.as_mut().unwrap());
     let injected =
         out.lines().map_while(Result::ok).find_map(|line| line.strip_prefix("injected ")?.parse().ok());
     drop(waiting);
+    let still = stood_still();
     let Some(other) = injected else {
         if kind == Kind::Bye && job.0[victim as usize].wait().unwrap().success() {
             return Ok(false);

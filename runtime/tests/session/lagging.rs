@@ -100,8 +100,8 @@ fn late_process() {
     ranks.into_iter().for_each(|rank| rank.join().unwrap());
 }
 
-#[test]
-fn one_that_is_late_is_reported_and_waited_for() {
+/// After how many seconds it was said each time that the late rank is waited for.
+fn reports() -> Vec<f64> {
     let mut late = Command::new(std::env::current_exe().unwrap());
     let late = late
         .args(["--exact", "lagging::late_process", "--ignored", "--nocapture"])
@@ -116,10 +116,18 @@ fn one_that_is_late_is_reported_and_waited_for() {
         assert_eq!(rest, ", which is alive and before step 2");
         waited.parse::<f64>().unwrap()
     });
-    let waits: Vec<f64> = waits.collect();
-    // After one timeout, and whenever it has become twice as long: what was due well before the end was said. Written in tenths of a second.
-    let (timeout, pause) = (TIMEOUT.as_secs_f64(), pause().as_secs_f64());
-    let last = *waits.last().expect(&said);
-    assert!(waits[0] > timeout - 0.1 && 2.0 * last + timeout > pause, "{said}");
-    assert!(waits.windows(2).all(|pair| pair[1] > 2.0 * pair[0] - 0.2), "{said}");
+    waits.collect()
+}
+
+/// After one timeout and after two, and never earlier; on a busy machine perhaps later, at most twice in a row. Written in tenths of a second.
+#[test]
+fn one_that_is_late_is_reported_and_waited_for() {
+    let timeout = TIMEOUT.as_secs_f64();
+    let late = |reports: &Vec<f64>| {
+        assert!(reports.first().is_some_and(|first| *first > timeout - 0.1), "{reports:?}");
+        assert!(reports.windows(2).all(|pair| pair[1] > 2.0 * pair[0] - 0.2), "{reports:?}");
+        reports.len() != 2 || reports[0] > 1.5 * timeout
+    };
+    let late: Vec<_> = (0..3).map(|_| reports()).take_while(late).collect();
+    assert!(late.len() < 3, "{late:?}");
 }

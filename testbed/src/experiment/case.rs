@@ -57,7 +57,7 @@ impl Case {
 
     /// Whether another library is measured.
     pub fn is_of_peer(&self) -> bool {
-        !self.0.contains_key(PROGRAM) && peers::is_peer(&self.method())
+        !self.runs_program() && peers::is_peer(&self.method())
     }
 
     /// Whether the floor of a step is measured as well.
@@ -90,23 +90,54 @@ impl Case {
         options.chain(rate).flat_map(|(name, value)| options::words(name, value)).collect()
     }
 
-    /// The words of the program that is run instead of a command of ours: those of the file, in which `{name}` is the case's value of that name,
-    /// and as options all other values that are neither the launcher's nor those of the links.
-    pub fn program(&self) -> Option<Vec<String>> {
+    /// Whether it is measured by another program than ours.
+    pub fn runs_program(&self) -> bool {
+        self.0.contains_key(PROGRAM)
+    }
+
+    /// The words of that program: those of the file, in which `{name}` is the case's value of that name, and as options all other values that are
+    /// neither the launcher's nor those of the links.
+    ///
+    /// # Errors
+    /// The name of a placeholder for which this case has no value.
+    pub fn program(&self) -> Result<Vec<String>, String> {
         const ELSEWHERE: &[&str] =
             &["command", PROGRAM, "workers", "servers", "colocate", "topology", FAULTS];
-        let program = plain(self.0.get(PROGRAM)?);
-        let placed = |name: &str| format!("{{{name}}}");
-        let put = |word: String| {
-            self.0.iter().fold(word, |word, (name, value)| word.replace(&placed(name), &plain(value)))
-        };
+        let mut used = Vec::new();
+        let program = self.0.get(PROGRAM).map(plain).unwrap_or_default();
+        let words = shlex::split(&program).unwrap_or_default();
+        let words = words.iter().map(|word| self.substituted(word, &mut used));
+        let mut words = words.collect::<Result<Vec<String>, String>>()?;
         let is_option = |name: &str| {
-            ![ELSEWHERE, LAUNCHED, LINK].iter().any(|names| names.contains(&name))
-                && !program.contains(&placed(name))
+            let elsewhere = [ELSEWHERE, LAUNCHED, LINK];
+            !elsewhere.iter().any(|names| names.contains(&name)) && used.iter().all(|used| used != name)
         };
         let options = self.0.iter().filter(|(name, _)| is_option(name));
-        let words = shlex::split(&program).unwrap_or_default().into_iter().map(put);
-        Some(words.chain(options.flat_map(|(name, value)| options::words(name, value))).collect())
+        words.extend(options.flat_map(|(name, value)| options::words(name, value)));
+        Ok(words)
+    }
+
+    /// A word with values in place of its placeholders, whose names are added to those that are used. Braces around anything else, and behind a `$`,
+    /// stay.
+    fn substituted(&self, word: &str, used: &mut Vec<String>) -> Result<String, String> {
+        let is_name = |name: &&str| {
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+        };
+        let (mut whole, mut rest) = (String::new(), word);
+        while let Some((before, after)) = rest.split_once('{') {
+            whole += before;
+            let name = after.split_once('}').map(|(name, _)| name).filter(is_name);
+            let Some(name) = name.filter(|_| !whole.ends_with('$')) else {
+                whole.push('{');
+                rest = after;
+                continue;
+            };
+            let value = self.0.get(name).filter(|_| !["command", PROGRAM].contains(&name));
+            whole += &plain(value.ok_or(name)?);
+            used.push(name.to_owned());
+            rest = &after[name.len() + 1..];
+        }
+        Ok(whole + rest)
     }
 }
 

@@ -138,7 +138,7 @@ fn checked(name: &str, text: &str, file: File) -> Result<Experiment, Placed> {
     checks::expect_faults(&file, &axes, &chaos)?;
     checks::expect_peers(&file, &cases, command)?;
     checks::expect_floor(&file, &cases)?;
-    checks::expect_placed(&file, &cases)?;
+    checks::expect_placeholders(&file, &cases)?;
     let search = checks::searched(&file, &cases, command)?;
     let together = file.together.as_ref().map_or(command == Workload::Bench, |together| *together.get_ref());
     if let Some(asked) = file.together.as_ref().filter(|_| together && command != Workload::Bench) {
@@ -341,15 +341,23 @@ fn need(
     Ok(())
 }
 
-/// Refuses what is no option of a command of ours; which options another program has is not known.
+/// Refuses what is no option of a command of ours. Which options another program has is not known, but what is of the links is none of them.
 fn known_key(
     key: &Spanned<String>,
     section: &str,
     command: Workload,
     known: impl Iterator<Item = &'static str> + Clone,
 ) -> Result<(), Placed> {
-    if command == Workload::Program || known.clone().any(|name| name == key.get_ref()) {
+    let is_of_links = LINK.iter().chain(&["topology", FAULTS]).any(|name| name == key.get_ref());
+    if command == Workload::Program && !is_of_links || known.clone().any(|name| name == key.get_ref()) {
         return Ok(());
+    }
+    if command == Workload::Program {
+        let problem = format!(
+            "'{}' is of the links and never an option of a program; expected it in [network], or in [matrix] beside a [network]",
+            key.get_ref()
+        );
+        return Err((key.span(), problem));
     }
     let (name, known) = (key.get_ref(), known.collect::<Vec<_>>().join(", "));
     Err((key.span(), format!("'{name}' is not known in [{section}]; expected one of {known}")))

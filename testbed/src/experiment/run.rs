@@ -164,8 +164,9 @@ impl Plan {
 impl Job {
     /// The job in which this program, which is `gleaner`, measures cases that differ in the method only; or another program one case.
     pub fn ours(program: &Path, cases: &[Case]) -> Self {
-        if let Some(words) = cases[0].program() {
-            let words = words.into_iter().map(OsString::from).collect();
+        if cases[0].runs_program() {
+            // Reading the file has refused placeholders without a value.
+            let words = cases[0].program().unwrap_or_default().into_iter().map(OsString::from).collect();
             return Job {
                 cases: cases.to_vec(),
                 program: words,
@@ -185,7 +186,8 @@ impl Job {
     fn without(&self, is_there: impl Fn(&Case) -> bool) -> Job {
         let cases: Vec<Case> = self.cases.iter().filter(|case| !is_there(case)).cloned().collect();
         let mut job = self.clone();
-        if let Some(place) = self.program.iter().position(|word| word == "--method")
+        if !cases.iter().any(Case::runs_program)
+            && let Some(place) = self.program.iter().position(|word| word == "--method")
             && let Some(named) = job.program.get_mut(place + 1)
         {
             *named = methods(&cases, ",").into();
@@ -271,9 +273,11 @@ impl Course<'_> {
         let is_deadly = chaos::is_deadly(&ended.applied.acts);
         let mut records = Vec::new();
         for (number, case) in job.cases.iter().enumerate() {
-            let outcome = match outcome(&ended.printed, number) {
+            let outcome = match outcome(&ended.printed, case, number) {
                 Outcome::Done(report)
-                    if peers::is_dense(&case.method()) && bypassed(&report, case, traffic) =>
+                    if case.is_of_peer()
+                        && peers::is_dense(&case.method())
+                        && bypassed(&report, case, traffic) =>
                 {
                     Outcome::Failed { exit_code: 0, reason: BYPASSED.into() }
                 }
@@ -315,9 +319,10 @@ impl Course<'_> {
 }
 
 /// The result of one method: a report on several has a list of them in the order in which they were named.
-fn outcome(printed: &Result<Value, (i32, String)>, number: usize) -> Outcome {
+fn outcome(printed: &Result<Value, (i32, String)>, case: &Case, number: usize) -> Outcome {
     match printed {
         Err((exit_code, reason)) => Outcome::Failed { exit_code: *exit_code, reason: reason.clone() },
+        Ok(report) if case.runs_program() => Outcome::Done(report.clone()),
         Ok(report) => match report.get("methods").map(|methods| methods.get(number)) {
             None => Outcome::Done(report.clone()),
             Some(Some(one)) => Outcome::Done(one.clone()),

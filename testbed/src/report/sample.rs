@@ -220,7 +220,7 @@ fn interface_bytes(record: &Record, steps: Option<f64>, training: bool) -> Optio
 }
 
 fn axes(record: &Record, object: &Map<String, Value>) -> Axes {
-    let is_named = record.case.contains_key("method");
+    let is_named = record.case.contains_key("method") || object.contains_key("method");
     let is_axis = |(name, _): &(&String, &Value)| match name.as_str() {
         "command" | "method" | "seed" => false,
         // Without a method it stands for one.

@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use super::super::case::{AxisValues, Case};
 use super::super::chaos;
-use super::super::options::{FAULTS, FLOOR, LINK, NO_FAULT, Workload, plain};
+use super::super::options::{FAULTS, FLOOR, LINK, NO_FAULT, PROGRAM, Workload, plain};
 use super::super::search;
 use super::{File, Placed, fits_nothing, known_key, pattern, unlike};
 use crate::peers::{
@@ -71,7 +71,8 @@ pub fn expect_peers(file: &File, cases: &[Case], command: Workload) -> Result<()
             None => {}
         }
     }
-    match cases.iter().any(|case| case.0.contains_key("layers")) && !cases.iter().any(is_ddp) {
+    let is_of_ddp = |case: &Case| case.0.contains_key("layers") && !case.runs_program();
+    match cases.iter().any(is_of_ddp) && !cases.iter().any(is_ddp) {
         true => refuse("'layers' is what the method ddp emulates; leave it out, or add that method"),
         false => Ok(()),
     }
@@ -169,21 +170,13 @@ fn lacks_of_all_reduce(case: &Case, command: Workload) -> Option<&'static str> {
 }
 
 /// What stands in braces in the words of a program is a value of the case.
-pub fn expect_placed(file: &File, cases: &[Case]) -> Result<(), Placed> {
-    let is_name = |name: &&str| {
-        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
-    };
-    for word in cases.iter().filter_map(Case::program).flatten() {
-        let braced = word.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
-        if let Some(name) = braced.map(|(name, _)| name).find(is_name) {
-            let problem = format!(
-                "the program's argument '{word}' has {{{name}}}, and not every case has a '{name}'; expected a key of [workload] or \
-                 [matrix] between the braces"
-            );
-            return Err((file.workload.span(), problem));
-        }
-    }
-    Ok(())
+pub fn expect_placeholders(file: &File, cases: &[Case]) -> Result<(), Placed> {
+    let Some(name) = cases.iter().find_map(|case| case.program().err()) else { return Ok(()) };
+    let key = file.workload.get_ref().keys().find(|key| key.get_ref() == PROGRAM);
+    let problem = format!(
+        "the program has {{{name}}}, and not every case has a '{name}'; expected a key of [workload], [matrix] or [network] between the braces"
+    );
+    Err((key.map_or_else(|| file.workload.span(), Spanned::span), problem))
 }
 
 pub fn searched(file: &File, cases: &[Case], command: Workload) -> Result<Option<search::Search>, Placed> {
@@ -193,7 +186,8 @@ pub fn searched(file: &File, cases: &[Case], command: Workload) -> Result<Option
             let known = |key: &Spanned<String>| known_key(key, "search", command, command.options());
             search::Search::checked(entry, known).map(Some)
         }
-        None if !is_needed => Ok(None),
+        // Another program may have a ? in what it is given.
+        None if !is_needed || command == Workload::Program => Ok(None),
         _ => Err((
             file.search.as_ref().map_or(file.workload.span(), Spanned::span),
             "a ? in an option's text and a [search] need each other, as in selector = \"threshold=?\"".into(),

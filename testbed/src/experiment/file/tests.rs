@@ -372,7 +372,7 @@ rate = [0.5]
 deep = [true]
 "#;
     let experiment = parsed(TEXT);
-    let words: Vec<String> = experiment.jobs[1][0].program().unwrap();
+    let words = experiment.jobs[1][0].program().unwrap();
     assert_eq!(words, ["env", "THREADS=2", "my trainer", "--fast", "2", "--deep", "--rate", "0.5"]);
     let methods: Vec<String> = experiment.jobs.iter().map(|job| job[0].method()).collect();
     assert_eq!(methods, [experiment.jobs[0][0].0["program"].as_str().unwrap(); 2]);
@@ -381,7 +381,12 @@ deep = [true]
 
     expect_refused(TEXT, ("workers = 2", "command = 'bench'"), (3, "keep one of them"));
     expect_refused(TEXT, ("'my trainer'", "'my trainer"), (3, "quoted as in a shell"));
-    expect_refused(TEXT, ("{threads}", "{cores}"), (2, "has {cores}, and not every case has a 'cores'"));
+    expect_refused(TEXT, ("{threads}", "{cores}"), (3, "has {cores}, and not every case has a 'cores'"));
+    expect_refused(TEXT, ("rate", "loss"), (8, "'loss' is of the links"));
+    // What is no placeholder stays, and a value is not looked into.
+    let shell = TEXT.replace("--fast {workers}", r"{ print } ${THREADS} {rate}").replace("0.5", "'{deep}?'");
+    let words = parsed(&shell.replace("threads =", "layers = [3]\nthreads =")).jobs[0][0].program().unwrap();
+    assert_eq!(words[3..], ["{", "print", "}", "${THREADS}", "{deep}?", "--deep", "--layers", "3"]);
     expect_refused(TEXT, ("threads = [1, 2]", "threads = [1, 1]"), (7, "a list of different values"));
 }
 
