@@ -4,7 +4,7 @@
 //! selected. Each stream of gradients has a residual of its own; all of them take turns within each step, beside the
 //! bare traffic of reading two arrays and writing a third. Medians over the steps of a stream that count, on one core.
 //!
-//! Options: `--params ENTRIES`, `--steps STEPS`, `--method NAME` (`spardl`, whose selection looks at one block; that of `topka`
+//! Options: `--params ENTRIES`, `--steps STEPS` (8 to 40), `--method NAME` (`spardl`, whose selection looks at one block; that of `topka`
 //! looks at all blocks together) and `--json` (one line of JSON instead of the table).
 
 use std::hint::black_box;
@@ -89,8 +89,9 @@ fn option<T: FromStr>(name: &str) -> Option<T> {
 
 fn main() {
     let n = option("--params").unwrap_or(14_728_266);
-    // Two periods of jumps, in which every stream has a step that counts.
-    let steps = option("--steps").unwrap_or(24).max(2 * PERIOD);
+    let steps = option("--steps").unwrap_or(24);
+    // Each stream has a step that counts in two periods of jumps, and what becomes 1000 times as large each time is infinite in the end.
+    assert!((2 * PERIOD..=40).contains(&steps), "--steps is {steps}; expected 8 to 40");
     let name: String = option("--method").unwrap_or_else(|| "spardl".into());
     let method = Method::named(&name).expect("a method").density(0.01);
     let ensemble = || Ensemble::new(method.clone(), 1, n).expect("at least one entry");

@@ -22,7 +22,9 @@ const WARM_UP: usize = 4;
 
 fn main() {
     let mut bench = Bench::new(option("--params", 14_728_266), option("--density", 0.01));
-    for step in 0..WARM_UP + option("--steps", 21) {
+    let steps = option("--steps", 21);
+    assert!(steps > 0, "--steps is 0; expected at least 1");
+    for step in 0..WARM_UP + steps {
         if step == WARM_UP {
             bench.rows.iter_mut().for_each(|row| row.seconds.clear());
         }

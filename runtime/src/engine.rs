@@ -60,7 +60,7 @@ pub(crate) struct Engine {
     has_left: bool,
     timeout: Duration,
     timer: Pin<Box<Sleep>>,
-    /// How long this process was paused in all, and since when it runs again, by the clock without pauses: see [`Self::wake`].
+    /// How long this process was paused in all, and since when it runs again, by the clock without pauses: see [`Self::read_clock`].
     paused: Duration,
     resumed: Option<Instant>,
     /// Whether a pause has just ended, and no peer has been sent a heartbeat since.
@@ -129,7 +129,6 @@ impl Engine {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.bell.listen(context.waker());
-        self.wake();
         loop {
             let mut moved = false;
             self.read_clock();
@@ -156,7 +155,7 @@ impl Engine {
                 self.read(peer);
                 self.carry_out();
             }
-            if self.timer.as_mut().poll(context).is_ready() {
+            if self.timer.as_mut().poll(context).is_ready() || self.has_resumed {
                 moved = true;
                 self.tick();
                 self.carry_out();

@@ -14,25 +14,20 @@ use crate::report;
 pub(super) type Warnings = HashMap<Peer, Duration>;
 
 impl Engine {
-    /// The clock without the pauses of this process.
+    /// Reads the clock, which leaves out pauses of this process: where it is long after both its timer was due and it was last read, the process was
+    /// paused. Perhaps the whole machine was, and the peers with it, so this time does not count as their silence. At most one pause within a timeout
+    /// is left out, so that the death of a peer is noticed at most that pause later, even where this thread gets no processor for long again and again.
     pub(super) fn read_clock(&mut self) {
-        self.io.now = Instant::now() - self.paused;
-    }
-
-    /// Notices that this process was paused: it runs again long after its timer was due. Perhaps the whole machine was paused, and the peers with it,
-    /// so this time does not count as their silence. At most one pause within a timeout is left out, so that a peer that is dead is noticed at most
-    /// that pause later, even where this thread gets no processor for long again and again.
-    pub(super) fn wake(&mut self) {
-        self.read_clock();
-        let due = self.timer.deadline().into_std() - self.paused;
-        let late = self.io.now.saturating_duration_since(due);
-        if late < self.timeout / 2 || self.resumed.is_some_and(|at| due.duration_since(at) < self.timeout) {
+        let now = Instant::now() - self.paused;
+        let due = (self.timer.deadline().into_std() - self.paused).max(self.io.now);
+        let late = now.saturating_duration_since(due);
+        let is_next = self.resumed.is_none_or(|at| due.duration_since(at) >= self.timeout);
+        if late < self.timeout / 2 || !is_next {
+            self.io.now = now;
             return;
         }
         self.paused += late;
-        self.read_clock();
-        self.timer.as_mut().reset((self.io.now + self.paused).into());
-        (self.resumed, self.has_resumed) = (Some(self.io.now), true);
+        (self.io.now, self.resumed, self.has_resumed) = (due, Some(due), true);
     }
 
     /// Does what is due.
@@ -49,7 +44,8 @@ impl Engine {
         }
         self.io.worker.tick(self.io.now);
         // After a pause the peers have not heard from this rank for a while.
-        let quiet = if std::mem::take(&mut self.has_resumed) { Duration::ZERO } else { self.timeout / 6 };
+        let has_resumed = std::mem::take(&mut self.has_resumed);
+        let quiet = if has_resumed { Duration::ZERO } else { self.timeout / 6 };
         let since = self.io.now.checked_sub(quiet);
         let (steps, calls) = (self.io.steps.positions(), self.notes.position());
         for (peer, link) in &mut self.io.links {

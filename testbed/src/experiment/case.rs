@@ -62,7 +62,7 @@ impl Case {
 
     /// Whether the floor of a step is measured as well.
     pub fn measures_floor(&self) -> bool {
-        self.0.get(FLOOR).and_then(Value::as_bool).unwrap_or(false)
+        !self.runs_program() && self.0.get(FLOOR).and_then(Value::as_bool).unwrap_or(false)
     }
 
     /// The same with other values of these options.
@@ -127,7 +127,7 @@ impl Case {
         while let Some((before, after)) = rest.split_once('{') {
             whole += before;
             let name = after.split_once('}').map(|(name, _)| name).filter(is_name);
-            let Some(name) = name.filter(|_| !whole.ends_with('$')) else {
+            let Some(name) = name.filter(|_| !before.ends_with('$')) else {
                 whole.push('{');
                 rest = after;
                 continue;

@@ -341,25 +341,29 @@ fn need(
     Ok(())
 }
 
-/// Refuses what is no option of a command of ours. Which options another program has is not known, but what is of the links is none of them.
+/// Refuses what is no option of a command of ours. Which options another program has is not known, but what an experiment has itself is none of them.
 fn known_key(
     key: &Spanned<String>,
     section: &str,
     command: Workload,
     known: impl Iterator<Item = &'static str> + Clone,
 ) -> Result<(), Placed> {
-    let is_of_links = LINK.iter().chain(&["topology", FAULTS]).any(|name| name == key.get_ref());
-    if command == Workload::Program && !is_of_links || known.clone().any(|name| name == key.get_ref()) {
+    let name = key.get_ref();
+    let place = match name.as_str() {
+        "command" => Some("in [workload], and no 'program' beside it"),
+        "topology" => Some("in [network]"),
+        FAULTS => Some("as an axis of [matrix]"),
+        of_links if LINK.contains(&of_links) => Some("in [network], or in [matrix] beside a [network]"),
+        _ => None,
+    };
+    let is_option = command == Workload::Program && place.is_none();
+    if is_option || known.clone().any(|known| known == name) {
         return Ok(());
     }
-    if command == Workload::Program {
-        let problem = format!(
-            "'{}' is of the links and never an option of a program; expected it in [network], or in [matrix] beside a [network]",
-            key.get_ref()
-        );
-        return Err((key.span(), problem));
+    if let (Workload::Program, Some(place)) = (command, place) {
+        return Err((key.span(), format!("'{name}' is no option of a program; expected it {place}")));
     }
-    let (name, known) = (key.get_ref(), known.collect::<Vec<_>>().join(", "));
+    let known = known.collect::<Vec<_>>().join(", ");
     Err((key.span(), format!("'{name}' is not known in [{section}]; expected one of {known}")))
 }
 

@@ -382,11 +382,17 @@ deep = [true]
     expect_refused(TEXT, ("workers = 2", "command = 'bench'"), (3, "keep one of them"));
     expect_refused(TEXT, ("'my trainer'", "'my trainer"), (3, "quoted as in a shell"));
     expect_refused(TEXT, ("{threads}", "{cores}"), (3, "has {cores}, and not every case has a 'cores'"));
-    expect_refused(TEXT, ("rate", "loss"), (8, "'loss' is of the links"));
+    for (key, place) in
+        [("loss", "in [network], or"), ("command", "in [workload]"), ("topology", "in [network]")]
+    {
+        let words = format!("'{key}' is no option of a program; expected it {place}");
+        expect_refused(TEXT, ("rate", key), (8, &words));
+    }
     // What is no placeholder stays, and a value is not looked into.
-    let shell = TEXT.replace("--fast {workers}", r"{ print } ${THREADS} {rate}").replace("0.5", "'{deep}?'");
+    let shell =
+        TEXT.replace("--fast {workers}", r"{ print } ${THREADS} {rate}{deep}").replace("0.5", "'{deep}?$'");
     let words = parsed(&shell.replace("threads =", "layers = [3]\nthreads =")).jobs[0][0].program().unwrap();
-    assert_eq!(words[3..], ["{", "print", "}", "${THREADS}", "{deep}?", "--deep", "--layers", "3"]);
+    assert_eq!(words[3..], ["{", "print", "}", "${THREADS}", "{deep}?$true", "--layers", "3"]);
     expect_refused(TEXT, ("threads = [1, 2]", "threads = [1, 1]"), (7, "a list of different values"));
 }
 
