@@ -14,7 +14,7 @@ pub enum Workload {
     Train,
     /// `gleaner regress`.
     Regress,
-    /// Any other program, which the key [`PROGRAM`] names.
+    /// Any other program, which the key `program` names.
     Program,
 }
 
