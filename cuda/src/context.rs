@@ -16,17 +16,28 @@ use crate::staging::{Idle, Staging};
 ///
 /// Gradients are added in a stream in which nothing is selected: a backward pass, which goes on when its gradient is read, waits for no
 /// selection but an earlier one of the same values. So all that writes values is in `writes`: one writer is behind another by itself.
-/// All that chooses from values is in `selections`, and an accumulator orders the two by events of its own, see
-/// [`Turns`](crate::values::Turns). Copies to the host wait for selections, and so copies to the device are in a stream besides.
+/// All that reads values is in two other pairs of streams, and an accumulator orders them by events of its own, see
+/// [`Turns`](crate::values::Turns). The program enqueues faster than the device computes, so a selection is put into `ahead` long before its
+/// gradient is there, and behind those of gradients that come earlier. What the host asks for once a gradient is there must not be behind
+/// the selections of later ones: it is in `asked`. Copies to the device wait for none of this, and have a stream besides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streams {
     /// Adds gradients, commits, and applies updates to what is the program's.
     pub(crate) writes: Stream,
-    /// Selects and gathers.
-    pub(crate) selections: Stream,
+    /// Selects from values whose gradient may be still to come.
+    pub(crate) ahead: Readers,
+    /// Does what the host asks for of values that are complete, and waits for.
+    pub(crate) asked: Readers,
     /// Copies to the device, into buffers that nothing uses: it waits for nothing.
     pub(crate) uploads: Stream,
-    /// Copies to the host.
+}
+
+/// Two streams that read values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Readers {
+    /// Selects, gathers and encodes.
+    pub(crate) selections: Stream,
+    /// Copies to the host what was selected, and values.
     pub(crate) downloads: Stream,
 }
 
@@ -35,8 +46,9 @@ type Trace = Vec<(Operation, Event, Event)>;
 
 impl Streams {
     /// All of them.
-    pub(crate) fn all(self) -> [Stream; 4] {
-        [self.writes, self.selections, self.uploads, self.downloads]
+    pub(crate) fn all(self) -> [Stream; 6] {
+        let Self { writes, ahead, asked, uploads } = self;
+        [writes, ahead.selections, ahead.downloads, asked.selections, asked.downloads, uploads]
     }
 }
 
@@ -87,8 +99,8 @@ impl Context {
             |failure: Failure| DeviceError::Other(format!("{name} cannot be used: {}", failure.said));
         let entered = Entered(&*backend, backend.enter().map_err(failed)?);
         let stream = || backend.create_stream().map_err(failed);
-        let streams =
-            Streams { writes: stream()?, selections: stream()?, uploads: stream()?, downloads: stream()? };
+        let readers = || Ok(Readers { selections: stream()?, downloads: stream()? });
+        let streams = Streams { writes: stream()?, ahead: readers()?, asked: readers()?, uploads: stream()? };
         let order = backend.create_event(Kind::Order).map_err(failed)?;
         let end = backend.create_event(Kind::Wait).map_err(failed)?;
         drop(entered);

@@ -82,7 +82,7 @@ impl Cuda {
         Moment::now(&self.context)
     }
 
-    /// Lets all that is started from now on wait for all kernels so far: selections, which are in a stream of their own, are measured
+    /// Lets all that is started from now on wait for all kernels so far: selections, which are in streams of their own, are measured
     /// between two moments by that.
     ///
     /// # Errors
@@ -90,10 +90,11 @@ impl Cuda {
     pub fn join_streams(&self) -> Result<(), DeviceError> {
         let (context, streams) = (&self.context, self.context.streams());
         let _entered = context.enter()?;
+        let selections = [streams.ahead, streams.asked].map(|readers| readers.selections);
         // SAFETY: the streams are ours.
         unsafe {
-            context.order(streams.selections, streams.writes)?;
-            context.order(streams.writes, streams.selections)
+            selections.iter().try_for_each(|&stream| context.order(stream, streams.writes))?;
+            selections.iter().try_for_each(|&stream| context.order(streams.writes, stream))
         }
     }
 

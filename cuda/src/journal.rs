@@ -30,7 +30,7 @@ impl fmt::Display for Operation {
 }
 
 /// Streams that are ours.
-pub(crate) const STREAMS: usize = 4;
+pub(crate) const STREAMS: usize = 6;
 
 /// This many operations of each stream are before something.
 type Clock = [u64; STREAMS];
@@ -144,7 +144,7 @@ impl Journal {
 mod tests {
     use super::*;
 
-    const S: [Stream; STREAMS] = [Stream(10), Stream(11), Stream(12), Stream(13)];
+    const S: [Stream; STREAMS] = [Stream(10), Stream(11), Stream(12), Stream(13), Stream(14), Stream(15)];
     const A: Operation = Operation::Kernel(c"a");
     const B: Operation = Operation::Kernel(c"b");
     const C: Operation = Operation::Copy("a copy");

@@ -77,7 +77,7 @@ impl Memory {
         let (mut bytes, streams) = (Vec::with_capacity(range.len()), self.context.streams());
         // SAFETY: the streams are ours. Of the memory: as above.
         unsafe {
-            self.context.order(streams.writes, streams.downloads)?;
+            self.context.order(streams.writes, streams.asked.downloads)?;
             self.context
                 .read(self.address + range.start as u64, range.len(), |part| bytes.extend_from_slice(part))?;
         }
@@ -229,7 +229,7 @@ impl Context {
                     if let Some(before) = before.take() {
                         take(before.wait()?);
                     }
-                    self.stage(self.streams().downloads, &[])?
+                    self.stage(self.streams().asked.downloads, &[])?
                 }
             };
             // SAFETY: the caller says so of the address.

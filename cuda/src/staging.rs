@@ -76,7 +76,7 @@ impl Context {
 
     /// A buffer with nothing in it, for a copy to the host. None if the caller holds another one, and has to let go of it first.
     pub(crate) fn stage_another(&self, holds_one: bool) -> Result<Option<Staged<'_>>, DeviceError> {
-        let stream = self.streams().downloads;
+        let stream = self.streams().asked.downloads;
         if !holds_one {
             return self.stage(stream, &[]).map(Some);
         }
@@ -170,7 +170,8 @@ impl Staged<'_> {
     /// There are so many bytes at the address until this is done.
     pub(crate) unsafe fn download(&mut self, from: u64, to: usize, bytes: usize) -> Result<(), DeviceError> {
         assert!(to + bytes <= PIECE_BYTES, "a piece fits into a buffer");
-        let (context, buffer, downloads) = (self.context, self.buffer(), self.context.streams().downloads);
+        let (context, buffer) = (self.context, self.buffer());
+        let downloads = context.streams().asked.downloads;
         context.put(Operation::Copy("a copy to the host"), downloads, || {
             // SAFETY: there is room, nothing else uses the buffer, and the caller says so of the address.
             unsafe { context.backend().copy_out(buffer.pinned.add(to), from, bytes, downloads) }

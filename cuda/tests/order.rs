@@ -118,6 +118,46 @@ fn what_a_backward_pass_waits_for_holds_no_selection() {
 }
 
 #[test]
+fn what_the_host_asks_for_waits_for_no_gradient_of_other_values() {
+    let Some(emulation) = emulation() else { return };
+    // Nothing is done early: what is done is what was waited for.
+    let emulation = emulation.late();
+    let streams = emulation.streams();
+    let cuda = Cuda::emulated(emulation).unwrap();
+    let (n, k, backward) = (400_000, 40_000, streams.stream(false));
+    let gradient: Vec<f32> = (0..n).map(|i| (i % 97) as f32 - 48.5).collect();
+    let later = Program::new(&cuda, &[1.0; 9000], Format::Float32);
+    let mut groups = [values(&cuda, n, k as u32), values(&cuda, later.len, 90)];
+    groups[0].accumulate(0, Given::Host(&gradient), true, &[Some(40.0)]).unwrap();
+    groups[0].begin().unwrap();
+    // The program runs ahead of the device: the gradient of the second group is still to come, and its selection is begun.
+    streams.fill(backward, later.memory.address(), 0x3f, 4 * later.len);
+    groups[1]
+        .accumulate(0, Given::Device(slice(&later, Order::Stream(backward))), true, &[Some(0.5)])
+        .unwrap();
+    groups[1].begin().unwrap();
+    let accumulated = || streams.executed().iter().filter(|kernel| kernel.contains("accumulate")).count();
+    let before = accumulated();
+    let asked = |what: &str| assert_eq!(accumulated(), before + 1, "{what} waits for the second group");
+    assert_eq!(groups[0].check().unwrap(), None);
+    asked("the check");
+    assert_eq!(groups[0].largest(0, k).unwrap().entries.len(), k);
+    asked("what was begun");
+    assert!(groups[0].rice_indices(0, k).unwrap().is_some());
+    asked("encoding");
+    assert_eq!(groups[0].gather(0, &[96, 1]).unwrap(), [47.5, -47.5]);
+    asked("a gather");
+    assert!(groups[0].read(0..n).unwrap() == gradient);
+    asked("a copy");
+    assert!(groups[0].reaching(0, 48.0, n).unwrap().is_some());
+    asked("another threshold");
+    assert_eq!(groups[0].largest(0, 7).unwrap().entries.len(), 7);
+    asked("a search");
+    assert_eq!(groups[1].largest(0, 90).unwrap().entries.len(), 90);
+    assert_eq!(accumulated(), before + 2);
+}
+
+#[test]
 fn a_gradient_is_read_after_it_was_written_and_before_it_is_overwritten() {
     on_emulations(|cuda, streams| {
         let n = 5000;

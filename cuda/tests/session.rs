@@ -143,6 +143,56 @@ fn ranks_on_a_device_and_in_main_memory_come_to_the_same() {
     });
 }
 
+/// A program that runs ahead of its device hands over all gradients before the device has computed them. A group whose gradient is there is
+/// exchanged, however many others wait for theirs.
+#[test]
+fn a_group_is_exchanged_while_others_wait_for_their_gradients() {
+    let Some(emulation) = emulation() else { return };
+    let streams = emulation.streams();
+    let device = Cuda::emulated(emulation).unwrap();
+    let (n, later, steps) = (3000, ["a", "b", "c", "d", "e", "f", "g", "h"], 4);
+    // What rounding takes away would be one more write behind the gradients to come, and all buffers in use.
+    let method = || Method::spardl().density(0.02).coding(Coding::Exact);
+    // The others begin when all is begun on the device.
+    let begun = std::sync::Barrier::new(4);
+    run(4, |session| {
+        let (rank, device) = (session.rank(), (session.rank() == 0).then_some(&device));
+        let rest = later.iter().fold(Layout::new(), |layout, name| layout.group().parameter(*name, n));
+        let [mut first, mut rest] = [Layout::new().parameter("first", n), rest].map(|layout| match device {
+            None => session.gradients(&layout, method()).unwrap(),
+            Some(device) => session.gradients_on(device.clone(), &layout, method()).unwrap(),
+        });
+        for step in 0..steps {
+            let values = gradient("first", n, rank, step);
+            let Some(device) = device else {
+                begun.wait();
+                first.ready("first", &values).unwrap();
+                later.iter().for_each(|name| rest.ready(name, &values).unwrap());
+                first.wait().unwrap();
+                rest.wait().unwrap();
+                continue;
+            };
+            let program = Program::new(device, &values, Format::Float32);
+            let given = |stream| DeviceSlice { order: Order::Stream(stream), ..program.slice(0..n) };
+            first.ready_on_device("first", &given(streams.stream(false))).unwrap();
+            let backward = streams.stream(false);
+            // In the first steps memory is allocated, which waits for the device.
+            let gate = (step + 1 == steps).then(|| streams.gate(backward));
+            later.iter().for_each(|name| rest.ready_on_device(name, &given(backward)).unwrap());
+            begun.wait();
+            std::thread::scope(|scope| {
+                let (done, came) = std::sync::mpsc::channel();
+                let first = &mut first;
+                scope.spawn(move || done.send(first.wait().map(drop)).unwrap());
+                let exchanged = came.recv_timeout(Duration::from_secs(15));
+                gate.into_iter().for_each(|gate| streams.open(gate));
+                exchanged.expect("the first group waits for the gradients of others").unwrap();
+            });
+            rest.wait().unwrap();
+        }
+    });
+}
+
 #[test]
 fn so_do_gradients_of_16_bits() {
     on_each(|device| {

@@ -1,12 +1,13 @@
 //! Compute actors: threads that choose entries, merge large bags and commit residuals, so that links and trainers go on.
 //!
 //! A task takes what it works on with it and sends it back as a message. The queue is bounded: a thread that brings more work than is
-//! done waits. A task that panics ends the job with a sentence.
+//! done waits. A task that panics ends the job with a sentence. What waits for a gradient on a device has a queue and a thread of its own: a
+//! program that runs ahead of its device begins all groups before the first gradient is there, and the groups that have theirs go on.
 
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,11 +25,18 @@ const THREADS: usize = 4;
 /// See the module. The threads start with the first task, as many as there are processors and at most [`THREADS`], and end
 /// with the last of it.
 #[derive(Clone)]
-pub(crate) struct Compute(Arc<Threads>);
+pub(crate) struct Compute(Arc<Queues>);
 
-struct Threads {
+struct Queues {
     mailbox: Mailbox,
-    started: Once,
+    works: Threads,
+    waits: Threads,
+}
+
+/// Threads that share a queue.
+#[derive(Default)]
+struct Threads {
+    started: OnceLock<()>,
     queue: Arc<Queue>,
 }
 
@@ -49,19 +57,19 @@ struct Waiting {
 
 impl Compute {
     pub(crate) fn new(mailbox: Mailbox) -> Self {
-        Self(Arc::new(Threads { mailbox, started: Once::new(), queue: Arc::default() }))
+        Self(Arc::new(Queues { mailbox, works: Threads::default(), waits: Threads::default() }))
     }
 
     /// Hands a task in; waits while the queue is full, and says how long it did.
     pub(crate) fn submit(&self, task: Task) -> Duration {
-        let queue = self.queue();
-        let (mut waiting, mut since) = (queue.waiting(), None);
-        while waiting.tasks.len() == WAITING {
-            since.get_or_insert_with(Instant::now);
-            waiting = queue.has_room.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-        }
-        queue.push(waiting, task);
-        since.map_or(Duration::ZERO, |since| since.elapsed())
+        self.queue().submit(task)
+    }
+
+    /// The same for a task that waits for a gradient on a device. Such tasks are done one after the other: a device adds gradients in the
+    /// order in which they are given, and a task hands what follows to the other threads.
+    pub(crate) fn submit_wait(&self, task: Task) -> Duration {
+        let Queues { mailbox, waits, .. } = &*self.0;
+        waits.started("wait", || 1, mailbox).submit(task)
     }
 
     /// Hands a task in, or gives it back while the queue is full.
@@ -76,13 +84,32 @@ impl Compute {
     }
 
     fn queue(&self) -> &Queue {
-        let Threads { mailbox, started, queue } = &*self.0;
-        started.call_once(|| start(queue, mailbox));
-        queue
+        let Queues { mailbox, works, .. } = &*self.0;
+        let threads = || thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        works.started("work", threads, mailbox)
+    }
+}
+
+impl Threads {
+    /// The queue, with threads of this name that take from it.
+    fn started(&self, name: &str, threads: impl FnOnce() -> usize, mailbox: &Mailbox) -> &Queue {
+        self.started
+            .get_or_init(|| (0..threads()).for_each(|number| start(name, number, &self.queue, mailbox)));
+        &self.queue
     }
 }
 
 impl Queue {
+    fn submit(&self, task: Task) -> Duration {
+        let (mut waiting, mut since) = (self.waiting(), None);
+        while waiting.tasks.len() == WAITING {
+            since.get_or_insert_with(Instant::now);
+            waiting = self.has_room.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.push(waiting, task);
+        since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,21 +152,18 @@ impl Drop for Threads {
     }
 }
 
-fn start(queue: &Arc<Queue>, mailbox: &Mailbox) {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
-    for number in 0..threads {
-        let (tasks, mailbox) = (Arc::clone(queue), mailbox.clone());
-        let work = move || {
-            while let Some(task) = tasks.next() {
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(task)) {
-                    mailbox.send(Command::Panicked(sentence(&*panic)));
-                }
+fn start(name: &str, number: usize, queue: &Arc<Queue>, mailbox: &Mailbox) {
+    let (tasks, mailbox) = (Arc::clone(queue), mailbox.clone());
+    let work = move || {
+        while let Some(task) = tasks.next() {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(task)) {
+                mailbox.send(Command::Panicked(sentence(&*panic)));
             }
-        };
-        // One is enough, and without any the tasks are done where they are handed in.
-        let started = thread::Builder::new().name(format!("gleaner-work-{number}")).spawn(work);
-        queue.waiting().threads += usize::from(started.is_ok());
-    }
+        }
+    };
+    // One is enough, and without any the tasks are done where they are handed in.
+    let started = thread::Builder::new().name(format!("gleaner-{name}-{number}")).spawn(work);
+    queue.waiting().threads += usize::from(started.is_ok());
 }
 
 /// What a panic of ours said, as a reason to fail.
@@ -199,5 +223,28 @@ mod tests {
             (0..10).map(|_| overfill()).find(|(blocked, _)| !blocked.is_zero()).expect("it waited once");
         assert!(blocked < Duration::from_secs(5), "{blocked:?}");
         assert!(names.iter().all(|name| name.starts_with("gleaner-work-")), "{names:?}");
+    }
+
+    /// Many groups whose gradients are still to come hold up none that has its own: what waits has a thread of its own, and goes on in order.
+    #[test]
+    fn what_waits_for_a_device_holds_up_no_work() {
+        let (mailbox, _commands, _bell) = mailbox::mailbox();
+        let compute = Compute::new(mailbox);
+        let gate = Arc::new(Mutex::new(()));
+        let held = gate.lock().unwrap();
+        let (done, came) = mpsc::channel();
+        for number in 0..2 * THREADS {
+            let (gate, done, compute) = (Arc::clone(&gate), done.clone(), compute.clone());
+            compute.clone().submit_wait(Box::new(move || {
+                drop(gate.lock());
+                compute.submit(Box::new(move || done.send(Some(number)).unwrap()));
+            }));
+        }
+        compute.submit(Box::new(move || done.send(None).unwrap()));
+        assert_eq!(came.recv_timeout(Duration::from_secs(60)), Ok(None));
+        drop(held);
+        let mut rest: Vec<Option<usize>> = came.iter().collect();
+        rest.sort_unstable();
+        assert_eq!(rest, (0..2 * THREADS).map(Some).collect::<Vec<_>>());
     }
 }

@@ -125,7 +125,7 @@ impl<T: Element> Exchange<T> {
         };
         let mut begin = self.beginning(group);
         let noted = Noted::new(begin.id, begin.step, &self.session.recorder);
-        let worked = Worked { execution, outbox: Vec::new(), waits: None, noted, began: Instant::now() };
+        let mut worked = Worked { execution, outbox: Vec::new(), waits: None, noted, began: Instant::now() };
         let (mailbox, first) = (self.session.mailbox.clone(), self.first);
         let skips = self.group(group).routine.method().nonfinite() == OnNonFinite::Skip;
         if worked.execution.chooses_from() <= INLINE && !worked.execution.is_on_device() {
@@ -133,10 +133,23 @@ impl<T: Element> Exchange<T> {
             tell(&mailbox, first, Message::Begin(begin));
             return Ok(Begun { accumulated, blocked: Duration::ZERO });
         }
-        let blocked = self.session.compute.submit(Box::new(move || {
-            begin.worked = worked.checked(skips, refuse);
+        let compute = &self.session.compute;
+        let is_on_device = worked.execution.is_on_device();
+        let go_on = move |worked: Worked<T>, found| {
+            begin.worked = worked.checked(found, skips, refuse);
             tell(&mailbox, first, Message::Begin(begin));
-        }));
+        };
+        let blocked = if is_on_device {
+            let works = compute.clone();
+            compute.submit_wait(Box::new(move || {
+                let found = worked.execution.check();
+                // The exchange begins when the gradient is there.
+                worked.began = Instant::now();
+                works.submit(Box::new(move || go_on(worked, found)));
+            }))
+        } else {
+            compute.submit(Box::new(move || go_on(worked, Ok(None))))
+        };
         Ok(Begun { accumulated, blocked })
     }
 

@@ -45,7 +45,7 @@ impl Candidates {
         let (values, records) = (layout.take(4 * capacity), layout.take(8 * room(len)));
         let table = layout.take(size_of::<Call>() * CALLS.min(len));
         let memory = Memory::new(context, layout.bytes, "candidates")?;
-        let output = Output::new(context, quota)?;
+        let output = Output::new(context, context.streams().ahead, quota)?;
         Ok(Self {
             capacity,
             memory,
@@ -87,7 +87,7 @@ impl Candidates {
     /// Puts the calls where the kernels read them, unless they are there from a step before. The context is entered.
     pub(super) fn set_calls(&mut self, context: &Context, calls: Vec<Call>) -> Result<(), DeviceError> {
         if calls != self.calls {
-            let selections = context.streams().selections;
+            let selections = context.streams().ahead.selections;
             // SAFETY: there is room for as many calls as are collected, in memory that is freed only when nothing is under way.
             unsafe { context.write(self.table(), bytemuck::cast_slice(&calls), selections)? };
             self.calls = calls;
@@ -140,7 +140,7 @@ pub(super) struct Blocks {
 const STATUS: usize = 16;
 
 impl Blocks {
-    /// Memory for these blocks. The context is entered.
+    /// Memory for these blocks, reset in the stream of writes. The context is entered.
     pub(super) fn new(
         context: &Arc<Context>,
         ranges: &[Range<usize>],
@@ -161,7 +161,7 @@ impl Blocks {
         let (status, checked) = (Pinned::new(context, STATUS)?, Fence::new(context, Kind::Wait)?);
         let mut blocks =
             Self { context: Arc::clone(context), blocks, memory, bins, counts, chunks, status, checked };
-        blocks.fill(blocks.bins(), 0, 4 * BINS, context.streams().selections)?;
+        blocks.fill(blocks.bins(), 0, 4 * BINS, context.streams().writes)?;
         blocks.clear()?;
         Ok(blocks)
     }
@@ -228,9 +228,9 @@ impl Blocks {
         }
     }
 
-    /// Copies to the host what is noted of sums that are not finite, in the order of downloads. The context is entered.
-    pub(super) fn send_status(&self) -> Result<(), DeviceError> {
-        let (context, downloads) = (&self.context, self.context.streams().downloads);
+    /// Copies to the host what is noted of sums that are not finite, in a stream of downloads. The context is entered.
+    pub(super) fn send_status(&self, downloads: Stream) -> Result<(), DeviceError> {
+        let context = &self.context;
         context.put(Operation::Copy("the copy of what is not finite to the host"), downloads, || {
             // SAFETY: both have this many bytes, and are freed only when nothing is under way.
             unsafe { context.backend().copy_out(self.status.at(0), self.status(), STATUS, downloads) }

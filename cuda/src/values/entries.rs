@@ -6,6 +6,7 @@ use std::ops::Range;
 use gleaner_algorithms::device::DeviceError;
 
 use super::CudaValues;
+use crate::context::Readers;
 use crate::kernels::{self, THREADS, arguments};
 use crate::staging::PIECE;
 
@@ -14,7 +15,7 @@ impl CudaValues {
     pub(super) fn values_at(&self, block: &Range<usize>, indices: &[u32]) -> Result<Vec<f32>, DeviceError> {
         check(block, indices)?;
         let (context, values) = (&self.context, self.at(block.start));
-        let (selections, downloads) = (context.streams().selections, context.streams().downloads);
+        let Readers { selections, downloads } = context.streams().asked;
         let mut gathered = Vec::with_capacity(indices.len());
         for indices in indices.chunks(PIECE) {
             let mut staged = context.stage(selections, &[bytemuck::cast_slice(indices)])?;

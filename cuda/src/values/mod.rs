@@ -1,6 +1,6 @@
 //! An accumulator in a device's memory.
 //!
-//! What writes the values is in one stream and what selects from them in another, in turns that events make, so that nothing here waits but
+//! What writes the values is in one stream and what selects from them in two others, in turns that events make, so that nothing here waits but
 //! where something comes to the host. What a selection needs beside the values is allocated when they are cut into blocks, and used by one selection at a time.
 
 mod blocks;
@@ -22,7 +22,7 @@ use gleaner_algorithms::bag::wire::RiceIndices;
 use gleaner_algorithms::device::{DeviceError, DeviceValues, Format, Given, Largest};
 use gleaner_algorithms::residual::NonFinite;
 
-use crate::context::Context;
+use crate::context::{Context, Readers};
 use crate::journal::Operation;
 use crate::kernels::{self, THREADS, arguments};
 use crate::memory::Memory;
@@ -97,6 +97,11 @@ impl CudaValues {
             // SAFETY: it is within the memory, which is freed only when nothing is under way.
             unsafe { context.backend().fill(self.at(range.start), 0, bytes, writes) }
         })
+    }
+
+    /// Puts what the host asks for into the stream for that.
+    fn ask<R>(&self, work: impl FnOnce() -> Result<R, DeviceError>) -> Result<R, DeviceError> {
+        self.turns.select(self.context.streams().asked.selections, work)
     }
 
     fn locked(&self) -> MutexGuard<'_, State> {
@@ -214,11 +219,12 @@ impl DeviceValues<f32> for CudaValues {
             // A step without a gradient.
             self.turns.write(|| state.blocks.clear())?;
         }
-        self.turns.before_downloads()?;
-        state.blocks.send_status()?;
+        let Readers { selections, downloads } = context.streams().ahead;
+        self.turns.before_downloads(downloads)?;
+        state.blocks.send_status(downloads)?;
         state.complete = true;
         let blocks = &mut state.blocks;
-        self.turns.select(|| {
+        self.turns.select(selections, || {
             for number in 0..blocks.blocks.len() {
                 let Block { collected, candidates, .. } = &mut blocks.blocks[number];
                 let (Some(candidates), Some(calls)) = (candidates, collected.calls()) else { continue };
@@ -230,7 +236,7 @@ impl DeviceValues<f32> for CudaValues {
                 // What the step before has sent must have left.
                 output.before_selections()?;
                 let source = Source::Found(block, candidates, number);
-                let selection = Selection { context, blocks, source };
+                let selection = Selection { context, blocks, source, stream: selections };
                 selection.find_cut(output.cut(), k)?;
                 selection.count(output.cut())?;
                 let into = Written { indices: output.indices(), values: output.values(k), most: k };
@@ -245,8 +251,9 @@ impl DeviceValues<f32> for CudaValues {
         let _entered = self.context.enter()?;
         let state = self.locked();
         if !state.complete {
-            self.turns.before_downloads()?;
-            state.blocks.send_status()?;
+            let downloads = self.context.streams().asked.downloads;
+            self.turns.before_downloads(downloads)?;
+            state.blocks.send_status(downloads)?;
         }
         let (entry, count) = state.blocks.receive_status()?;
         Ok((count > 0).then_some(NonFinite { entry: entry as usize, count: count as usize }))
@@ -265,7 +272,7 @@ impl DeviceValues<f32> for CudaValues {
         }
         match chosen {
             Some(largest) => Ok(largest),
-            None => self.turns.select(|| self.search(&mut state, block, k)),
+            None => self.ask(|| self.search(&mut state, block, k)),
         }
     }
 
@@ -292,8 +299,8 @@ impl DeviceValues<f32> for CudaValues {
             Some(candidates) if found => Source::Found(searched, candidates, block),
             _ => Source::All(searched, self.at(searched.range.start)),
         };
-        let selection = Selection { context, blocks, source };
-        self.turns.select(|| {
+        let selection = Selection { context, blocks, source, stream: context.streams().asked.selections };
+        self.ask(|| {
             let output = Output::with_room(&mut state.spare, &self.context, 0)?;
             selection.fix_cut(output.cut(), limit)?;
             selection.count(output.cut())?;
@@ -316,14 +323,14 @@ impl DeviceValues<f32> for CudaValues {
     fn gather(&self, block: usize, indices: &[u32]) -> Result<Vec<f32>, DeviceError> {
         let _entered = self.context.enter()?;
         let range = self.locked().blocks.blocks[block].range.clone();
-        self.turns.select(|| self.values_at(&range, indices))
+        self.ask(|| self.values_at(&range, indices))
     }
 
     fn read(&self, range: Range<usize>) -> Result<Vec<f32>, DeviceError> {
         assert!(range.end <= self.len, "a part of the values");
         let _entered = self.context.enter()?;
         let mut values = Vec::with_capacity(range.len());
-        self.turns.before_downloads()?;
+        self.turns.before_downloads(self.context.streams().asked.downloads)?;
         let take = |part: &[u8]| values.extend_from_slice(bytemuck::cast_slice(part));
         // SAFETY: it is within the memory, which is freed only when nothing is under way.
         unsafe { self.context.read(self.at(range.start), range.len() * size_of::<f32>(), take)? };

@@ -6,7 +6,7 @@ use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::device::DeviceError;
 
 use crate::backend::Kind;
-use crate::context::Context;
+use crate::context::{Context, Readers};
 use crate::fence::Fence;
 use crate::journal::Operation;
 use crate::kernels::Cut;
@@ -19,25 +19,27 @@ pub(super) struct Output {
     device: Memory,
     pinned: Pinned,
     copied: Fence,
+    /// The streams that write it and copy it.
+    readers: Readers,
     /// Entries that there is room for.
     room: usize,
 }
 
 impl Output {
-    /// Room for this many entries. The context is entered.
-    pub(super) fn new(context: &Arc<Context>, room: usize) -> Result<Self, DeviceError> {
+    /// Room for this many entries, for selections in these streams. The context is entered.
+    pub(super) fn new(context: &Arc<Context>, readers: Readers, room: usize) -> Result<Self, DeviceError> {
         let bytes = Cut::WIDTH + 8 * room;
         let device = Memory::new(context, bytes, "selected entries")?;
         let (pinned, copied) = (Pinned::new(context, bytes)?, Fence::new(context, Kind::Wait)?);
-        let selections = context.streams().selections;
-        context.put(Operation::Copy("a reset of a cut"), selections, || {
+        context.put(Operation::Copy("a reset of a cut"), readers.selections, || {
             // SAFETY: it is within the memory, which is freed only when nothing is under way.
-            unsafe { context.backend().fill(device.address(), 0, Cut::WIDTH, selections) }
+            unsafe { context.backend().fill(device.address(), 0, Cut::WIDTH, readers.selections) }
         })?;
-        Ok(Self { context: Arc::clone(context), device, pinned, copied, room })
+        Ok(Self { context: Arc::clone(context), device, pinned, copied, readers, room })
     }
 
-    /// The one that is there if it has room for this many entries, or a larger one in its place. The context is entered.
+    /// The one that is there if it has room for this many entries, or a larger one in its place, for selections that the host asks for. The
+    /// context is entered.
     pub(super) fn with_room<'a>(
         output: &'a mut Option<Self>,
         context: &Arc<Context>,
@@ -45,7 +47,7 @@ impl Output {
     ) -> Result<&'a Self, DeviceError> {
         let enough = match output.take().filter(|output| output.room >= entries) {
             Some(output) => output,
-            None => Self::new(context, entries.next_power_of_two())?,
+            None => Self::new(context, context.streams().asked, entries.next_power_of_two())?,
         };
         Ok(output.insert(enough))
     }
@@ -69,7 +71,7 @@ impl Output {
     pub(super) fn send(&self, entries: usize) -> Result<(), DeviceError> {
         assert!(entries <= self.room, "room for the entries");
         let (context, bytes) = (&self.context, Cut::WIDTH + 8 * entries);
-        let (selections, downloads) = (context.streams().selections, context.streams().downloads);
+        let Readers { selections, downloads } = self.readers;
         // SAFETY: the streams are ours.
         unsafe { context.order(selections, downloads)? };
         context.put(Operation::Copy("the copy of a selection to the host"), downloads, || {
@@ -81,7 +83,7 @@ impl Output {
 
     /// What is put into the stream of selections from now on waits until that is copied.
     pub(super) fn before_selections(&self) -> Result<(), DeviceError> {
-        self.copied.before(self.context.streams().selections)
+        self.copied.before(self.readers.selections)
     }
 
     /// Waits for what was sent.

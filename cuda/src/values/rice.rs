@@ -8,7 +8,7 @@ use gleaner_algorithms::device::DeviceError;
 use super::blocks::Block;
 use super::{CudaValues, State};
 use crate::backend::Kind;
-use crate::context::Context;
+use crate::context::{Context, Readers};
 use crate::fence::Fence;
 use crate::journal::Operation;
 use crate::kernels::{CHUNK, ENCODE_GAPS, SURVEY_GAPS, THREADS, arguments};
@@ -60,7 +60,7 @@ impl RiceBuffers {
     fn new(context: &Arc<Context>, words: usize, chunks: usize) -> Result<Self, DeviceError> {
         let device = Memory::new(context, MEASURED + 4 * words + 16 * chunks, "encoded indices")?;
         let pinned = Pinned::new(context, MEASURED + 4 * words)?;
-        let selections = context.streams().selections;
+        let selections = context.streams().asked.selections;
         context.put(Operation::Copy("a reset of what is encoded"), selections, || {
             // SAFETY: it is within the memory, which is freed only when nothing is under way.
             unsafe { context.backend().fill(device.address(), 0, MEASURED, selections) }
@@ -72,9 +72,9 @@ impl RiceBuffers {
     /// Encodes so many indices of a block of `len`, count > 0, that lie at an address, and waits for that. The context is entered.
     ///
     /// # Safety
-    /// They are there, ascending and below `len`, once the stream of selections has come so far.
+    /// They are there, ascending and below `len`.
     unsafe fn encode(&self, indices: u64, count: usize, len: usize) -> Result<RiceIndices, DeviceError> {
-        let (context, selections) = (&self.context, self.context.streams().selections);
+        let (context, Readers { selections, downloads }) = (&self.context, self.context.streams().asked);
         let (room, grid) = (RiceIndices::most_words(count, len), count.div_ceil(CHUNK as usize) as u32);
         let (measured, out) = (self.device.address(), self.device.address() + MEASURED as u64);
         let sums = out + 4 * self.words as u64;
@@ -85,7 +85,6 @@ impl RiceBuffers {
             context.launch(selections, SURVEY_GAPS, (grid, THREADS), given)?;
             context.launch(selections, ENCODE_GAPS, (grid, THREADS), given)?;
         }
-        let downloads = context.streams().downloads;
         // SAFETY: the streams are ours.
         unsafe { context.order(selections, downloads)? };
         let bytes = MEASURED + 4 * room;

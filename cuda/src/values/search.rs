@@ -43,8 +43,9 @@ impl CudaValues {
         let (context, blocks) = (&*self.context, &state.blocks);
         let output = Output::with_room(&mut state.spare, &self.context, k)?;
         let searched = &blocks.blocks[block];
-        let selection =
-            Selection { context, blocks, source: Source::All(searched, self.at(searched.range.start)) };
+        let (source, stream) =
+            (Source::All(searched, self.at(searched.range.start)), context.streams().asked.selections);
+        let selection = Selection { context, blocks, source, stream };
         selection.find_cut(output.cut(), k)?;
         selection.count(output.cut())?;
         let into = Written { indices: output.indices(), values: output.values(k), most: k };

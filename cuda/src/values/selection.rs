@@ -6,6 +6,7 @@
 use gleaner_algorithms::device::DeviceError;
 
 use super::blocks::{Block, Blocks, Candidates};
+use crate::backend::Stream;
 use crate::context::Context;
 use crate::kernels::{
     CHUNK, COUNT_DENSE, COUNT_FOUND, Cut, EMIT_DENSE, EMIT_FOUND, FIXED_CUT, HISTOGRAM_DENSE,
@@ -29,6 +30,8 @@ pub(super) struct Selection<'a> {
     pub(super) context: &'a Context,
     pub(super) blocks: &'a Blocks,
     pub(super) source: Source<'a>,
+    /// The stream that they are put into.
+    pub(super) stream: Stream,
 }
 
 /// Where entries are written, and how many there is room for.
@@ -46,7 +49,7 @@ impl Selection<'_> {
     /// Begins the cut of the k largest, k > 0, and finds it.
     pub(super) fn find_cut(&self, cut: u64, k: usize) -> Result<(), DeviceError> {
         let (context, bins, k) = (self.context, self.blocks.bins(), k as u32);
-        let selections = context.streams().selections;
+        let selections = self.stream;
         match self.source {
             Source::All(block, values) => {
                 let (grid, len) = (context.grid_of_histogram(block.range.len()), block.range.len() as u32);
@@ -71,7 +74,7 @@ impl Selection<'_> {
 
     /// The cut of what is at least so large; `limit` is not 0.
     pub(super) fn fix_cut(&self, cut: u64, limit: u32) -> Result<(), DeviceError> {
-        let selections = self.context.streams().selections;
+        let selections = self.stream;
         // SAFETY: see above.
         unsafe { self.context.launch(selections, FIXED_CUT, (1, 1), arguments![cut, limit]) }
     }
@@ -79,7 +82,7 @@ impl Selection<'_> {
     /// Counts what the cut keeps.
     pub(super) fn count(&self, cut: u64) -> Result<(), DeviceError> {
         let (context, counts, chunks) = (self.context, self.blocks.counts(), self.blocks.chunks());
-        let selections = context.streams().selections;
+        let selections = self.stream;
         match self.source {
             Source::All(block, values) => {
                 let len = block.range.len();
@@ -114,7 +117,7 @@ impl Selection<'_> {
     /// Writes what was counted.
     pub(super) fn emit(&self, cut: u64, into: Written) -> Result<(), DeviceError> {
         let (context, counts, chunks) = (self.context, self.blocks.counts(), self.blocks.chunks());
-        let selections = context.streams().selections;
+        let selections = self.stream;
         let Written { indices, values: kept, most } = into;
         match self.source {
             Source::All(block, values) => {

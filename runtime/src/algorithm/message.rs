@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::device::DeviceError;
+use gleaner_algorithms::residual::NonFinite;
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Outgoing};
 use gleaner_algorithms::{Element, Partition, Rank};
 use tokio::sync::oneshot;
@@ -149,14 +150,15 @@ pub(crate) struct Worked<T: Element> {
 }
 
 impl<T: Element> Worked<T> {
-    /// Brings it to the first message. Of sums that are not finite, which a device reports only now, nothing is exchanged, nor where memory is
+    /// Brings it to the first message. Of sums that are not finite, which a device has `found`, nothing is exchanged, nor where memory is
     /// missing to select: then the step is left out, if it may be.
     pub(crate) fn checked(
         mut self,
+        found: Result<Option<NonFinite>, DeviceError>,
         skips: bool,
         refuse: impl FnOnce(Unfit) -> String,
     ) -> Result<Self, Cause> {
-        match self.execution.check() {
+        match found {
             Ok(None) => self = self.go_on(),
             Ok(Some(found)) => {
                 let sentence = refuse(Unfit::NonFinite(found));

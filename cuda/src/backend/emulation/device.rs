@@ -3,11 +3,11 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use libloading::Library;
 
-use super::queue::{Queue, Task};
+use super::queue::{Next, Queue, Task};
 use super::{CAPTURING, Failure, Stream, allocated, failure};
 
 /// The function of the library that starts a kernel.
@@ -29,6 +29,8 @@ pub(super) struct Emulated {
     pub(super) failed: Mutex<Option<String>>,
     pub(super) made: AtomicU64,
     pub(super) queue: Mutex<Queue>,
+    /// A gate was opened.
+    pub(super) opened: Condvar,
     pub(super) launch: Launch,
     /// The function lies in it.
     pub(super) _library: Library,
@@ -50,6 +52,19 @@ impl Streams {
     /// The program makes memory of this device hold these bytes, in the order of a stream.
     pub fn fill(&self, stream: u64, at: u64, byte: u8, bytes: usize) {
         self.0.queue().put(stream, Task::Fill { at, byte, bytes });
+    }
+
+    /// What the program puts into a stream from now on waits until the gate that this gives is [opened](Self::open).
+    pub fn gate(&self, stream: u64) -> u64 {
+        let gate = self.0.handle();
+        self.0.queue().gate(gate, stream);
+        gate
+    }
+
+    /// See [`gate`](Self::gate).
+    pub fn open(&self, gate: u64) {
+        self.0.queue().open(gate);
+        self.0.opened.notify_all();
     }
 
     /// Waits for all that was put into a stream and for what that waits for, and for nothing else.
@@ -96,11 +111,15 @@ impl Emulated {
         Ok(())
     }
 
-    /// Does what is in the way of an event, or all that was put into a stream.
+    /// Does what is in the way of an event, or all that was put into a stream; waits until gates are opened.
     pub(super) fn run(&self, stream: u64, event: Option<(u64, u64)>) {
         let mut queue = self.queue();
-        while let Some(task) = queue.next_for(stream, event) {
-            self.execute(&task);
+        loop {
+            match queue.next_for(stream, event) {
+                Next::Task(task) => self.execute(&task),
+                Next::Gate => queue = self.opened.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Next::Nothing => return,
+            }
         }
     }
 

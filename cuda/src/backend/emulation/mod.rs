@@ -13,7 +13,7 @@ use std::fmt;
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use libloading::Library;
@@ -78,6 +78,7 @@ impl Emulation {
             failed: Mutex::default(),
             made: AtomicU64::new(0),
             queue: Mutex::new(Queue::new(LOADED.fetch_add(1, Ordering::Relaxed))),
+            opened: Condvar::new(),
             launch,
             _library: library,
         };

@@ -17,6 +17,20 @@ pub(super) enum Task {
     Await { event: u64, version: u64, stream: u64 },
 }
 
+/// The stream of events that the program records by itself: nothing that is put into a stream is in the way of them.
+const GATES: u64 = u64::MAX;
+
+/// What is in the way of an event, or of all of a stream.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// An operation that is to be done.
+    Task(Task),
+    /// A gate that is to be opened.
+    Gate,
+    /// Nothing.
+    Nothing,
+}
+
 /// An event: each recording is a version of it, and one may be done before another of an older version in another stream.
 #[derive(Debug)]
 struct Recorded {
@@ -68,6 +82,18 @@ impl Queue {
         }
     }
 
+    /// What comes next in the stream waits until the gate is opened.
+    pub(super) fn gate(&mut self, gate: u64, stream: u64) {
+        let pending = BTreeSet::from([1]);
+        self.events.insert(gate, Recorded { version: 1, stream: GATES, pending, at: Instant::now() });
+        self.order(stream, gate);
+    }
+
+    /// Opens a gate.
+    pub(super) fn open(&mut self, gate: u64) {
+        self.events.remove(&gate);
+    }
+
     pub(super) fn is_done(&self, event: u64) -> bool {
         self.events.get(&event).is_none_or(|event| !event.pending.contains(&event.version))
     }
@@ -110,20 +136,23 @@ impl Queue {
         self.streams.values().flatten().find(uses).map(name)
     }
 
-    /// The operation that has to be done next so that the event, or all of a stream, is done; None if it is.
-    pub(super) fn next_for(&mut self, stream: u64, event: Option<(u64, u64)>) -> Option<Task> {
+    /// What has to be done next so that the event, or all of a stream, is done.
+    pub(super) fn next_for(&mut self, stream: u64, event: Option<(u64, u64)>) -> Next {
         let mut stream = stream;
         let mut wanted = event;
         loop {
             if wanted.is_some_and(|(event, version)| self.has(event, version)) {
-                return None;
+                return Next::Nothing;
             }
             match self.streams.get(&stream).and_then(VecDeque::front) {
-                None => return None,
+                None => return Next::Nothing,
+                Some(&Task::Await { event, version, stream: GATES }) if !self.has(event, version) => {
+                    return Next::Gate;
+                }
                 Some(&Task::Await { event, version, stream: of }) if !self.has(event, version) => {
                     (stream, wanted) = (of, Some((event, version)));
                 }
-                Some(_) => return self.pop(stream),
+                Some(_) => return self.pop(stream).map_or(Next::Nothing, Next::Task),
             }
         }
     }
