@@ -79,6 +79,7 @@ impl Witness {
                         let indices = sets[block].clone().expect("what is aligned was proposed");
                         (values.len(), Body::Aligned { indices, values, len, rounded })
                     }
+                    Part::Encoded { .. } => panic!("nothing is left to a device"),
                 };
                 nonzeros[block] += found;
                 bodies[block] = Some(body);

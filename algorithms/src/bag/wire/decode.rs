@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 
-use super::super::{Coding, Entries, Rounded, is_entry};
+use super::super::{Bag, Coding, Entries, Rounded, is_entry};
 use super::error::Wrong;
 use super::{Content, DecodeError, Encoded, Expected, Form, Header, PIECE, indices, values};
 use crate::element::{self, Element};
@@ -17,6 +17,16 @@ pub enum Part<T: Element = f32> {
     Sparse {
         /// Indices and values.
         entries: Entries<T>,
+        /// What the values were rounded to.
+        rounded: Rounded,
+        /// The block as it came.
+        encoded: Encoded,
+    },
+    /// All entries of a block that is left to a device to decode, see [`with_encoded_from`](Decoder::with_encoded_from). They may be
+    /// malformed.
+    Encoded {
+        /// How many entries.
+        count: usize,
         /// What the values were rounded to.
         rounded: Rounded,
         /// The block as it came.
@@ -55,9 +65,10 @@ impl<T: Element> Part<T> {
     /// The block as it came, once it is whole; nothing of exact dense values.
     pub(crate) fn encoded(&self) -> Option<&Encoded> {
         match self {
-            Part::Sparse { encoded, .. } | Part::Proposal { encoded, .. } | Part::Aligned { encoded, .. } => {
-                Some(encoded)
-            }
+            Part::Sparse { encoded, .. }
+            | Part::Encoded { encoded, .. }
+            | Part::Proposal { encoded, .. }
+            | Part::Aligned { encoded, .. } => Some(encoded),
             Part::Dense { encoded, .. } => encoded.as_ref(),
         }
     }
@@ -86,6 +97,8 @@ pub struct Decoder<T: Element = f32> {
     came: Vec<u8>,
     /// Whether an entry may be −0.
     negative_zeros: bool,
+    /// From how many entries on a bag that a device can read is handed on as it came.
+    encoded_from: usize,
     /// The indices of blocks that come aligned, by block.
     sets: Vec<Option<Arc<[u32]>>>,
     values: PhantomData<T>,
@@ -104,6 +117,7 @@ impl<T: Element> Decoder<T> {
             gathered: Gathered::default(),
             came: Vec::new(),
             negative_zeros: false,
+            encoded_from: usize::MAX,
             sets: Vec::new(),
             values: PhantomData,
         }
@@ -113,6 +127,12 @@ impl<T: Element> Decoder<T> {
     #[must_use]
     pub fn with_negative_zeros(self) -> Self {
         Self { negative_zeros: true, ..self }
+    }
+
+    /// Hands bags of at least so many entries on as they came where [a device can read them](Encoded::rice), except those that turn dense.
+    #[must_use]
+    pub fn with_encoded_from(self, count: usize) -> Self {
+        Self { encoded_from: count, ..self }
     }
 
     /// With the indices that this side has, by block: of those that come aligned to them.
@@ -299,16 +319,46 @@ impl<T: Element> Decoder<T> {
         let block = self.block;
         let Some(body) = self.gathered.take(rest, 4 * header.words as usize) else { return Ok(false) };
         let len = self.expected[block].len;
+        let count = header.count as usize;
         let encoded = Encoded { header, len: len as usize, body: body.clone() };
-        let read = match (header.form, header.rounded) {
-            (_, None) => indices_alone(header, len, &body).map(|indices| Part::Proposal { indices, encoded }),
-            (Form::Aligned, Some(rounded)) => values::read_sparse(rounded, self.set(block), &body, true)
-                .map(|values| Part::Aligned { values, rounded, encoded }),
-            (_, Some(rounded)) => entries(header, rounded, len, &body, self.negative_zeros)
-                .map(|entries| Part::Sparse { entries, rounded, encoded }),
+        let wrong = |wrong: Wrong| wrong.at(block, header.count, len);
+        let is_left = || {
+            let few = !Bag::<T>::is_dense_with(count, encoded.len);
+            count >= self.encoded_from && few && encoded.rice().is_some()
         };
-        part(block, read.map_err(|wrong| wrong.at(block, header.count, len))?);
+        let read = match (header.form, header.rounded) {
+            (_, None) => {
+                let indices = indices_alone(header, len, &body).map_err(wrong)?;
+                Part::Proposal { indices, encoded }
+            }
+            (Form::Aligned, Some(rounded)) => {
+                let values = values::read_sparse(rounded, self.set(block), &body, true).map_err(wrong)?;
+                Part::Aligned { values, rounded, encoded }
+            }
+            (_, Some(rounded)) if is_left() => Part::Encoded { count, rounded, encoded },
+            (_, Some(rounded)) => {
+                let entries = encoded.entries(block, self.negative_zeros)?;
+                Part::Sparse { entries, rounded, encoded }
+            }
+        };
+        part(block, read);
         Ok(true)
+    }
+}
+
+impl Encoded {
+    /// The entries of a bag that is sparse on the wire. Errors name it block number `block` of its slot.
+    ///
+    /// # Errors
+    /// What is wrong with it, or that it is no such bag.
+    pub fn entries<T: Element>(&self, block: usize, negative_zeros: bool) -> Result<Entries<T>, DecodeError> {
+        let Header { form, parameter, rounded, count, .. } = self.header;
+        let len = self.len as u32;
+        let Some(rounded) = rounded.filter(|_| !matches!(form, Form::Dense | Form::Aligned)) else {
+            return Err(DecodeError::Form { block, form: form as u8, parameter });
+        };
+        entries(self.header, rounded, len, &self.body, negative_zeros)
+            .map_err(|wrong| wrong.at(block, count, len))
     }
 }
 

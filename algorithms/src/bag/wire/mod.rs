@@ -25,7 +25,7 @@ pub use encode::{Body, Encoded, encode, passed_on};
 pub(crate) use encode::{announce_dense, encode_keeping, pieces};
 pub use error::DecodeError;
 use header::{Form, Header};
-pub use rice::RiceIndices;
+pub use rice::{RiceBag, RiceIndices};
 
 use super::Bag;
 use crate::Element;

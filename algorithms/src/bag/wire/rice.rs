@@ -1,6 +1,6 @@
-//! Indices that a device has encoded where they were selected.
+//! What a device encodes and decodes: indices where they were selected, and bags that came.
 
-use super::super::{Entries, Rounded, is_entry};
+use super::super::{Coding, Entries, Rounded, is_entry};
 use super::encode::{Encoded, values_words};
 use super::indices::{self, Survey};
 use super::{Form, Header, values};
@@ -32,7 +32,35 @@ impl RiceIndices {
     }
 }
 
+/// A bag whose indices are in Rice's form and whose values are exact or of 16 bits. Nothing but its header was checked.
+#[derive(Clone, Copy, Debug)]
+pub struct RiceBag<'a> {
+    /// How many low bits of each gap lie in a field.
+    pub parameter: u8,
+    /// How many entries, at least one.
+    pub count: usize,
+    /// How many entries the block has; all indices are to be below.
+    pub len: usize,
+    /// How the values are written.
+    pub coding: Coding,
+    /// The indices, and from a whole word on the values, padded with zeros to whole words.
+    pub body: &'a [u8],
+}
+
 impl Encoded {
+    /// What a device reads, if it is such a bag.
+    pub fn rice(&self) -> Option<RiceBag<'_>> {
+        let Header { form, parameter, rounded, count, .. } = self.header;
+        let coding = rounded?.coding();
+        (form == Form::Rice && !coding.has_buckets()).then_some(RiceBag {
+            parameter,
+            count: count as usize,
+            len: self.len,
+            coding,
+            body: &self.body,
+        })
+    }
+
     /// How entries of a block of `len` travel, whose indices are encoded already: what [`encode`](super::encode()) makes of them, but
     /// None where another form, or a parameter that was not tried, may take less.
     pub fn of_rice<T: Element>(
@@ -59,5 +87,61 @@ impl Encoded {
         let (parameter, count) = (rice.parameter, count as u32);
         let header = Header { form: Form::Rice, parameter, rounded: Some(rounded), count, words };
         Some(Self { header, len, body: bytes.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::super::{Body, DecodeError, Decoder, Expected, Part, encode};
+    use super::*;
+
+    /// What comes of payloads: entries, decoded at once or, from so many on, later; or the first error.
+    fn read(expected: Expected, payloads: &[Bytes], later: usize) -> Result<Vec<(u32, u32)>, DecodeError> {
+        let mut decoder = Decoder::<f32>::new(vec![expected]).with_encoded_from(later);
+        let mut came = Ok(Entries::default());
+        for payload in payloads {
+            let fed = decoder.feed(payload.clone(), |block, part| match part {
+                Part::Encoded { encoded, count, rounded } => {
+                    assert!(count >= later && count <= expected.bound as usize);
+                    assert_eq!(
+                        encoded.rice().map(|bag| (bag.count, bag.coding)),
+                        Some((count, rounded.coding()))
+                    );
+                    came = encoded.entries(block, false);
+                }
+                Part::Sparse { entries, .. } => came = Ok(entries),
+                _ => {}
+            });
+            came.as_ref().map_err(Clone::clone)?;
+            fed?;
+        }
+        came.map(|entries| entries.iter().map(|(index, value)| (index, value.to_bits())).collect())
+    }
+
+    proptest! {
+        /// Bags that are decoded later are those that are decoded at once, malformed ones included.
+        #[test]
+        fn later_is_as_at_once(
+            gaps in proptest::collection::vec(0u32..90, 20..200), coding in 0usize..6,
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        ) {
+            let mut next = 0;
+            let entries: Entries = gaps.iter().map(|gap| { next += gap + 1; (next - 1, next as f32) }).collect();
+            let len = 2 * next as usize;
+            let (rounded, entries, _) = Coding::ALL[coding].round(&entries, len, 1);
+            let expected = Expected::bag(len as u32, entries.len() as u32);
+            let mut bytes = encode(&[Body::Sparse { entries, len, rounded }]).concat();
+            for (place, byte) in changes {
+                let at = place.index(bytes.len());
+                bytes[at] = byte;
+            }
+            let payloads: Vec<Bytes> = bytes.chunks(64).map(Bytes::copy_from_slice).collect();
+            let at_once = read(expected, &payloads, usize::MAX);
+            prop_assert_eq!(read(expected, &payloads, 0), at_once.clone());
+            prop_assert_eq!(read(expected, &payloads, 100), at_once);
+        }
     }
 }

@@ -248,6 +248,7 @@ fn survive(expected: &[Expected], sets: &Sets, payloads: &[Bytes]) -> Option<Vec
                 assert_eq!(values.len(), sets[block].as_ref().map_or(0, |set| set.len()));
                 assert!(values.iter().all(|v| v.is_finite()));
             }
+            Part::Encoded { .. } => panic!("nothing is left to a device"),
         });
         assert!(decoder.gathered() <= expected.iter().map(most_gathered).max().unwrap_or(0));
         fed.ok()?;
