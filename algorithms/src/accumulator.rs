@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use crate::bag::Entries;
-use crate::bag::wire::RiceIndices;
+use crate::bag::wire::{Encoded, RiceIndices};
 use crate::device::{DeviceError, DeviceValues, Largest};
 use crate::residual::NonFinite;
 use crate::{Block, Element, Partition, select};
@@ -115,6 +115,14 @@ impl<T: Element> Accumulator<T> {
             Self::Host(values) => Ok(values[range].to_vec()),
             Self::Device(there) => there.values.read(range),
             Self::Sparse(values) => Ok(SparseBlock::of(values.entries(), range.clone()).part(0..range.len())),
+        }
+    }
+
+    /// The sum of entries and a bag that came, where a device does it, see [`DeviceValues::merge`].
+    pub(crate) fn merge(&self, held: &Entries<T>, came: &Encoded) -> Result<Option<Entries<T>>, DeviceError> {
+        match self {
+            Self::Device(there) => there.values.merge(held, came),
+            Self::Host(_) | Self::Sparse(_) => Ok(None),
         }
     }
 

@@ -380,6 +380,10 @@ inline unsigned __popc(unsigned bits) {
     return static_cast<unsigned>(__builtin_popcount(bits));
 }
 
+inline int __ffs(unsigned bits) {
+    return __builtin_ffs(static_cast<int>(bits));
+}
+
 inline unsigned min(unsigned a, unsigned b) {
     return a < b ? a : b;
 }

@@ -12,6 +12,8 @@
 #include "emit.cu"
 #include "scatter.cu"
 #include "rice.cu"
+#include "decode.cu"
+#include "merge.cu"
 #include "apply.cu"
 
 #ifdef GLEANER_HOST
@@ -31,6 +33,12 @@ GLEANER_KERNELS(
     GLEANER_KERNEL(gather, THREADS),
     GLEANER_KERNEL(survey_gaps, THREADS),
     GLEANER_KERNEL(encode_gaps, THREADS),
+    GLEANER_KERNEL(survey_bag, THREADS),
+    GLEANER_KERNEL(read_highs, THREADS),
+    GLEANER_KERNEL(read_entries, THREADS),
+    GLEANER_KERNEL(find_held, THREADS),
+    GLEANER_KERNEL(write_held, THREADS),
+    GLEANER_KERNEL(write_came, THREADS),
     GLEANER_KERNEL(clear_at, THREADS),
     GLEANER_KERNEL(set_at, THREADS),
     GLEANER_KERNEL(add_at, THREADS),

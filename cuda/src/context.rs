@@ -8,6 +8,7 @@ use std::time::Duration;
 use gleaner_algorithms::device::DeviceError;
 
 use crate::backend::{Backend, Event, Failure, Kind, Mode, Stream};
+use crate::faster::Faster;
 use crate::journal::{Journal, Operation};
 use crate::kernels::{Argument, THREADS, TILE, WARP};
 use crate::staging::{Idle, Staging};
@@ -70,6 +71,8 @@ pub(crate) struct Context {
     idle: Mutex<Idle>,
     /// A buffer is idle again.
     returned: Condvar,
+    /// Which side merges faster.
+    pub(crate) faster: Faster,
 }
 
 impl fmt::Debug for Context {
@@ -115,6 +118,7 @@ impl Context {
             failed: OnceLock::new(),
             idle: Mutex::default(),
             returned: Condvar::new(),
+            faster: Faster::default(),
             backend,
         })
     }

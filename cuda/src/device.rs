@@ -12,6 +12,7 @@ use crate::backend::Driver;
 use crate::backend::Emulation;
 use crate::context::Context;
 use crate::error::CudaError;
+use crate::faster::MergeTimes;
 use crate::fence::Moment;
 use crate::journal::Operation;
 use crate::kernels::{self, Argument, THREADS, arguments};
@@ -110,6 +111,11 @@ impl Cuda {
     pub fn end_trace(&self) -> Result<Vec<(String, Duration)>, DeviceError> {
         let _entered = self.context.enter()?;
         self.context.end_trace()
+    }
+
+    /// How long merging has taken on the device and on the host, for each class of sizes that came.
+    pub fn merges(&self) -> Vec<MergeTimes> {
+        self.context.faster.measured()
     }
 
     /// What the device takes for a launch of a kernel that does next to nothing, when so many follow each other.

@@ -42,6 +42,8 @@ sources! {
     "emit.cu"
     "scatter.cu"
     "rice.cu"
+    "decode.cu"
+    "merge.cu"
     "apply.cu"
 }
 

@@ -228,8 +228,8 @@ fn large(device: Option<&Arc<Cuda>>, method: &Method) -> Vec<Vec<Vec<u32>>> {
 
 #[test]
 fn bags_whose_indices_a_device_encodes_say_the_same() {
-    on_each(|device| {
-        for values in [Coding::Exact, Coding::Bf16] {
+    for values in [Coding::Exact, Coding::Bf16] {
+        on_each(|device| {
             let method = Method::spardl().density(0.23).coding(values);
             device.start_trace();
             let found = large(Some(device), &method);
@@ -238,8 +238,10 @@ fn bags_whose_indices_a_device_encodes_say_the_same() {
             // In all steps but the first, whose choice has no prediction.
             let encoded = kernels.iter().filter(|(kernel, _)| kernel == "encode_gaps").count();
             assert_eq!(encoded, 2, "{values:?} on {device:?}");
-        }
-    });
+            // And the bags that come are decoded there.
+            assert!(kernels.iter().any(|(kernel, _)| kernel == "read_entries"), "{values:?} on {device:?}");
+        });
+    }
 }
 
 #[test]

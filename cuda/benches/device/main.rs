@@ -137,6 +137,7 @@ fn measure(device: &Cuda, n: usize, options: &Options) -> Result<Row, Box<dyn Er
         merges.push(merged);
         Ok(decoded)
     })?;
+    let added = work.merge(&entries)?;
     let bag = 8 * k;
     let mut bare_in = Vec::new();
     let bag_in = repeat(&mut || {
@@ -165,6 +166,7 @@ fn measure(device: &Cuda, n: usize, options: &Options) -> Result<Row, Box<dyn Er
         encoded_there: by_device.into_iter().skip(UNCOUNTED).collect::<Option<Vec<_>>>().map(median),
         decoded,
         merged: median(merges.split_off(UNCOUNTED)),
+        added,
         bag_in,
         bare_in: median(bare_in),
         kernels: if options.has("--kernels") { kernels } else { Vec::new() },

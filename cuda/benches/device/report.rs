@@ -5,6 +5,8 @@ use std::fmt::Write;
 use std::fs;
 use std::time::Duration;
 
+use gleaner_cuda::MergeTimes;
+
 /// What was measured with n entries.
 pub struct Row {
     pub n: usize,
@@ -29,6 +31,8 @@ pub struct Row {
     /// By the host: a bag that came, and two merged.
     pub decoded: Duration,
     pub merged: Duration,
+    /// A bag that came decoded and added to another, by both: the least times.
+    pub added: Option<MergeTimes>,
     pub bag_in: Duration,
     pub bare_in: Duration,
     pub kernels: Vec<Kernel>,
@@ -158,6 +162,11 @@ fn write_row(text: &mut String, row: &Row, floor: Duration, peers: &[Peer]) {
     }
     line("bag decoded by the host", row.decoded, String::new());
     line("two bags merged by the host", row.merged, String::new());
+    if let Some(added) = row.added {
+        line("bag decoded and merged by the host", added.host, format!("least of {}", added.times));
+        let ratio = added.host.as_secs_f64() / added.device.as_secs_f64().max(1e-12);
+        line("  by the device", added.device, format!("{ratio:.1} times as fast"));
+    }
     line("bag from the host, applied", row.bag_in, of_bare(row.bag_in, row.bare_in));
     for Kernel { name, count, each } in &row.kernels {
         line(&format!("    {name}"), *each, format!("x {count}"));
@@ -209,6 +218,8 @@ fn row_json(row: &Row, peers: &[Peer]) -> String {
         ("encoded_there_us", row.encoded_there),
         ("decoded_us", Some(row.decoded)),
         ("merged_us", Some(row.merged)),
+        ("added_us", row.added.map(|added| added.host)),
+        ("added_there_us", row.added.map(|added| added.device)),
         ("bag_in_us", Some(row.bag_in)),
         ("bare_in_us", Some(row.bare_in)),
     ];

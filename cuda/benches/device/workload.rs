@@ -4,11 +4,11 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::bag::wire::{Body, Decoder, Encoded, Expected, encode};
+use gleaner_algorithms::bag::wire::{Body, Decoder, Encoded, Expected, Part, encode};
 use gleaner_algorithms::bag::{Entries, Rounded};
 use gleaner_algorithms::device::{Device, DeviceError, DeviceSlice, DeviceValues, Format, Given, Order};
 use gleaner_algorithms::select::{self, predict_threshold, top_k_dense};
-use gleaner_cuda::{Cuda, Memory, Moment};
+use gleaner_cuda::{Cuda, Memory, MergeTimes, Moment};
 use gleaner_statistics::random::Generator;
 
 /// Random numbers that are made on the host: gradients repeat them from other places on.
@@ -21,6 +21,9 @@ const SHIFTS: usize = 1 << 10;
 /// What is copied before each measurement, so that the device is still busy while all that is measured is put into its stream, as it
 /// is during a backward pass; and so that its caches hold nothing of the gradient.
 const BUSY: usize = 256 << 20;
+
+/// How often both sides merge before the device chooses.
+const TRIALS: usize = 3;
 
 /// Gradients by turns, and a residual.
 pub struct Workload<'a> {
@@ -161,6 +164,32 @@ impl<'a> Workload<'a> {
         let clock = Instant::now();
         black_box(entries.merge(&others));
         Ok((decoded, clock.elapsed()))
+    }
+
+    /// The entries as they travel, decoded and added to as many others on both sides, as the device measures it to choose between them. None
+    /// where they are few, or travel in another form.
+    pub fn merge(&self, entries: &Entries<f32>) -> Result<Option<MergeTimes>, Box<dyn Error>> {
+        let (len, rounded, others) = (self.n, Rounded::EXACT, others(entries.len(), self.n));
+        let expected = vec![Expected::bag(len as u32, entries.len() as u32)];
+        let mut decoder = Decoder::<f32>::new(expected).with_encoded_from(0);
+        let mut came = None;
+        for payload in encode(&[Body::Sparse { entries: entries.clone(), len, rounded }]) {
+            decoder.feed(payload, |_, part| {
+                if let Part::Encoded { encoded, .. } = part {
+                    came = Some(encoded);
+                }
+            })?;
+        }
+        let Some(came) = came else { return Ok(None) };
+        let sums = others.merge(entries);
+        for _ in 0..TRIALS {
+            if self.values.merge(&others, &came)?.is_some_and(|found| found != sums) {
+                return Err("the device merges otherwise than the host".into());
+            }
+        }
+        let size = (others.len() + entries.len()).max(1).ilog2();
+        let merges = self.device.merges().into_iter();
+        Ok(merges.filter(|times| !times.is_decoded_only).find(|times| times.size == size))
     }
 
     fn timed(

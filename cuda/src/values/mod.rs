@@ -7,6 +7,7 @@ mod blocks;
 mod collected;
 mod entries;
 mod gradient;
+mod merge;
 mod output;
 mod rice;
 mod search;
@@ -18,7 +19,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::bag::wire::RiceIndices;
+use gleaner_algorithms::bag::wire::{Encoded, RiceIndices};
 use gleaner_algorithms::device::{DeviceError, DeviceValues, Format, Given, Largest};
 use gleaner_algorithms::residual::NonFinite;
 
@@ -29,6 +30,7 @@ use crate::memory::Memory;
 use crate::staging::PIECE_BYTES;
 use blocks::{Block, Blocks};
 use collected::limit;
+use merge::MergeBuffers;
 use output::Output;
 use rice::RiceBuffers;
 use selection::{Selection, Source, Written};
@@ -42,6 +44,8 @@ pub(crate) struct CudaValues {
     len: usize,
     turns: Turns,
     state: Mutex<State>,
+    /// For bags that are merged.
+    merging: Mutex<Option<MergeBuffers>>,
 }
 
 /// All that is not the values.
@@ -78,7 +82,7 @@ impl CudaValues {
         let turns = Turns::new(context)?;
         let blocks = turns.write(|| Blocks::new(context, &blocks, &quotas))?;
         let state = Mutex::new(State { blocks, spare: None, rice: None, complete: false });
-        Ok(Self { context: Arc::clone(context), memory, len, turns, state })
+        Ok(Self { context: Arc::clone(context), memory, len, turns, state, merging: Mutex::default() })
     }
 
     /// Where the value at a position is.
@@ -278,6 +282,10 @@ impl DeviceValues<f32> for CudaValues {
 
     fn rice_indices(&self, block: usize, count: usize) -> Result<Option<RiceIndices>, DeviceError> {
         self.rice_of_chosen(block, count)
+    }
+
+    fn merge(&self, held: &Entries<f32>, came: &Encoded) -> Result<Option<Entries<f32>>, DeviceError> {
+        self.merged(held, came)
     }
 
     fn reaching(

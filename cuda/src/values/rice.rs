@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gleaner_algorithms::bag::wire::RiceIndices;
-use gleaner_algorithms::device::DeviceError;
+use gleaner_algorithms::device::{DeviceError, WORTHWHILE};
 
 use super::blocks::Block;
 use super::{CudaValues, State};
@@ -13,10 +13,6 @@ use crate::fence::Fence;
 use crate::journal::Operation;
 use crate::kernels::{CHUNK, ENCODE_GAPS, SURVEY_GAPS, THREADS, arguments};
 use crate::memory::{Memory, Pinned};
-
-/// From so many indices on the device encodes. With 33,000 it took less time than the host on an H100 (cargo bench -p gleaner-cuda --bench
-/// device); with fewer it was not measured.
-const WORTHWHILE: usize = 1 << 15;
 
 /// What the kernels measure, as it lies in memory.
 const MEASURED: usize = 32;

@@ -4,9 +4,11 @@
 
 mod accumulate;
 mod apply;
+mod decode;
 mod emulation;
 mod format;
 mod host;
+mod merge;
 mod ptx;
 mod random;
 mod rice;

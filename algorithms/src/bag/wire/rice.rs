@@ -41,7 +41,7 @@ pub struct RiceBag<'a> {
     pub count: usize,
     /// How many entries the block has; all indices are to be below.
     pub len: usize,
-    /// How the values are written.
+    /// How the values are written. Exact ones are as wide as those of the device.
     pub coding: Coding,
     /// The indices, and from a whole word on the values, padded with zeros to whole words.
     pub body: &'a [u8],

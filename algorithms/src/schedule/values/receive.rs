@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use super::super::{After, Arrival, Fault, How, Place, Slots, Store};
 use super::send::keep_encoded;
 use super::{Carried, ExecutionError, Held, Outgoing, Values};
-use crate::bag::wire::{self, Part};
+use crate::bag::wire::{self, DecodeError, Encoded, Part};
 use crate::bag::{Bag, Dense, Entries, Marks, Rounded};
 use crate::device::DeviceError;
 use crate::element::first_non_finite;
@@ -15,6 +15,8 @@ use crate::{Element, Rank};
 pub(super) enum Refusal {
     /// A sum that is not finite, at this index of the block.
     NotFinite(usize),
+    /// A bag that is malformed.
+    Malformed(DecodeError),
     /// A device has failed.
     Device(DeviceError),
 }
@@ -26,12 +28,12 @@ impl From<DeviceError> for Refusal {
 }
 
 impl<T: Element> Values<T> {
-    /// Takes in a part of what came for a place.
+    /// Takes in a part of what came for a place, which has a position in its slot.
     pub(super) fn take_part(
         &mut self,
         store: &mut Store<Held<T>>,
         at: Arrival<'_>,
-        place: Place,
+        (position, place): (usize, Place),
         part: Part<T>,
     ) -> Result<(), ExecutionError> {
         let (from, how) = (at.receive.from, at.receive.how);
@@ -56,6 +58,9 @@ impl<T: Element> Values<T> {
                 self.take_switched(store, place, &entries, rounded, how)
             }
             Part::Sparse { entries, rounded, .. } => self.take_sparse(store, place, entries, rounded, how),
+            Part::Encoded { count, rounded, encoded } => {
+                self.take_encoded(store, (position, place), (count, encoded), rounded, how)
+            }
             Part::Dense { first, values, rounded, .. } => {
                 self.take_dense(store, place, first, values, how).map(|sums| {
                     let onward =
@@ -77,8 +82,42 @@ impl<T: Element> Values<T> {
         let start = self.run.program.schedule.partition.range(place.block).start;
         taken.map_err(|refusal| match refusal {
             Refusal::NotFinite(index) => ExecutionError::Overflow { from, entry: start + index },
+            Refusal::Malformed(source) => ExecutionError::Decode { from, source },
             Refusal::Device(error) => error.into(),
         })
+    }
+
+    /// Takes a bag in as it came, which does not turn dense. A device adds it to a sparse one in one go, or decodes it, where that is faster.
+    fn take_encoded(
+        &mut self,
+        store: &mut Store<Held<T>>,
+        (position, place): (usize, Place),
+        (count, came): (usize, Encoded),
+        rounded: Rounded,
+        how: How,
+    ) -> Result<(), Refusal> {
+        self.unalign(store, place);
+        let (run, none) = (self.run.clone(), Entries::default());
+        let held = match store.get(place) {
+            Some(Held::Bag(Carried { bag: Bag::Sparse(held), .. })) if how == How::Add => held,
+            _ => &none,
+        };
+        match run.accumulator.merge(held, &came)? {
+            Some(sums) if !held.is_empty() => {
+                self.tally.merged += (count + held.len()) as f64;
+                let bag = Bag::smaller(sums, run.block_len(place.block));
+                if let Some(index) = bag.first_non_finite() {
+                    return Err(Refusal::NotFinite(index));
+                }
+                *store.at(place) = Some(Held::of_sparse(bag));
+                Ok(())
+            }
+            Some(entries) => self.take_sparse(store, place, entries, rounded, how),
+            None => {
+                let entries = came.entries(position, false).map_err(Refusal::Malformed)?;
+                self.take_sparse(store, place, entries, rounded, how)
+            }
+        }
     }
 
     /// Takes sparse entries in.
@@ -288,6 +327,7 @@ fn rounding(rounded: Rounded, how: How) -> Rounded {
 fn counts<T: Element>(part: &Part<T>, len: u64) -> (u64, u64) {
     match part {
         Part::Sparse { entries, .. } => (entries.len() as u64, len.min(2 * entries.len() as u64)),
+        Part::Encoded { count, .. } => (*count as u64, len.min(2 * *count as u64)),
         Part::Dense { values, .. } => ((values.len() / T::WIDTH) as u64, (values.len() / T::WIDTH) as u64),
         Part::Proposal { indices, .. } => (0, indices.len() as u64),
         Part::Aligned { values, .. } => (values.len() as u64, values.len() as u64),

@@ -12,7 +12,7 @@ use super::work::{Purpose, Work};
 use super::{Aligned, Carried, ExecutionError, Fate, Held, Outgoing, Values};
 use crate::bag::wire::{self, Body, Decoder};
 use crate::bag::{Bag, Coding, Entries, Rounded};
-use crate::{Block, Element};
+use crate::{Block, Element, device};
 
 impl<T: Element> Reader for Values<T> {
     type Held = Held<T>;
@@ -215,6 +215,10 @@ impl<T: Element> Reader for Values<T> {
             if !run.reduction.has_residual() {
                 return decoder.with_negative_zeros();
             }
+            let decoder = match run.is_on_device() {
+                true => decoder.with_encoded_from(device::WORTHWHILE),
+                false => decoder,
+            };
             let places = store.places(receive.slots);
             decoder.with_sets(places.map(|place| self.agreed[place.block.index()].clone()).collect())
         };
@@ -223,11 +227,13 @@ impl<T: Element> Reader for Values<T> {
         let mut taken = Ok(());
         let take = |position: usize, part| {
             if taken.is_ok() {
-                taken = self.take_part(store, at, places[position], part);
+                taken = self.take_part(store, at, (position, places[position]), part);
             }
         };
-        decoder.feed(payload, take).map_err(wrong)?;
+        let fed = decoder.feed(payload, take);
+        // A part that was malformed comes before what was found wrong behind it.
         taken?;
+        fed.map_err(wrong)?;
         let complete = decoder.is_complete();
         if complete {
             self.tie_notes(store, &places);

@@ -1,0 +1,242 @@
+//! Bags that came, decoded and added to entries that the host holds.
+
+use std::sync::{Arc, PoisonError};
+
+use gleaner_algorithms::bag::wire::{Encoded, RiceBag};
+use gleaner_algorithms::bag::{Coding, Entries};
+use gleaner_algorithms::device::{DeviceError, WORTHWHILE};
+
+use super::CudaValues;
+use crate::backend::{Kind, Stream};
+use crate::context::{Context, Readers};
+use crate::faster::MergeSize;
+use crate::fence::Fence;
+use crate::journal::Operation;
+use crate::kernels::{
+    CHUNK, FIND_HELD, READ_ENTRIES, READ_HIGHS, SURVEY_BAG, THREADS, WRITE_CAME, WRITE_HELD, arguments,
+};
+use crate::memory::{Layout, Memory, Pinned};
+
+/// What the kernels note, as it lies in memory.
+const NOTED: usize = 16;
+
+/// Entries that the kernels count to, and words of a bag.
+const MOST: usize = 1 << 31;
+
+/// Memory for one bag at a time and what it is added to.
+#[derive(Debug)]
+pub(super) struct MergeBuffers {
+    context: Arc<Context>,
+    /// What is noted and the result, what comes from the host, what was decoded and where it belongs, and sums.
+    device: Memory,
+    given: usize,
+    between: usize,
+    sums: usize,
+    /// For what is noted and the result.
+    pinned: Pinned,
+    copied: Fence,
+    /// Entries of both sides that there is room for.
+    room: usize,
+}
+
+/// A bag that is as long as its header says, and what the kernels are told of it.
+struct Shaped<'a> {
+    bag: RiceBag<'a>,
+    count: u32,
+    len: u32,
+    coding: u32,
+    /// Words before the values.
+    section: u32,
+    /// Of them, those that are not of fields alone.
+    unary: usize,
+}
+
+impl<'a> Shaped<'a> {
+    /// None for a bag of another length, and for one that is too long for the kernels.
+    fn of(bag: RiceBag<'a>) -> Option<Self> {
+        let (coding, values) = match bag.coding {
+            Coding::Exact => (0, bag.count),
+            Coding::Bf16 => (1, bag.count.div_ceil(2)),
+            Coding::F16 => (2, bag.count.div_ceil(2)),
+            Coding::Qsgd2 | Coding::Qsgd4 | Coding::Qsgd8 => return None,
+        };
+        let words = bag.body.len() / 4;
+        let section = words.checked_sub(values)?;
+        let fields = bag.count.checked_mul(bag.parameter.into())?;
+        let (count, len) = (u32::try_from(bag.count).ok()?, u32::try_from(bag.len).ok()?);
+        // Nothing takes more than raw indices and values.
+        let fits = bag.body.len().is_multiple_of(4) && words <= 2 * bag.count && words <= MOST;
+        let is_long_enough = bag.count > 0 && bag.parameter < 32 && 32 * section >= fields + bag.count;
+        let unary = section.checked_sub(fields / 32)?;
+        (fits && is_long_enough).then_some(Self { bag, count, len, coding, section: section as u32, unary })
+    }
+}
+
+impl MergeBuffers {
+    /// What is there if it has room for so many entries of both sides, or larger ones in its place. The context is entered.
+    fn with_room<'a>(
+        there: &'a mut Option<Self>,
+        context: &Arc<Context>,
+        entries: usize,
+    ) -> Result<&'a Self, DeviceError> {
+        let enough = match there.take().filter(|there| there.room >= entries) {
+            Some(enough) => enough,
+            // Bags of a method are about as long: a quarter more is enough for the next ones.
+            None => Self::new(context, entries + entries / 4)?,
+        };
+        Ok(there.insert(enough))
+    }
+
+    fn new(context: &Arc<Context>, room: usize) -> Result<Self, DeviceError> {
+        let mut layout = Layout::default();
+        layout.take(NOTED + 8 * room);
+        // A bag is no longer than raw indices and values; of what comes, and of what is held, there is an index with a value or a place.
+        let (given, between) = (layout.take(8 * room), layout.take(8 * room));
+        // Two sums for each chunk of the words of a bag, of which each entry has two at most.
+        let sums = layout.take(16 * (2 * room).div_ceil(CHUNK as usize));
+        let device = Memory::new(context, layout.bytes, "bags that are merged")?;
+        let pinned = Pinned::new(context, NOTED + 8 * room)?;
+        let copied = Fence::new(context, Kind::Wait)?;
+        Ok(Self { context: Arc::clone(context), device, given, between, sums, pinned, copied, room })
+    }
+
+    /// The streams for what the host asks for: kernels and copies to the device are in the first, copies to the host in the second.
+    fn streams(&self) -> (Stream, Stream) {
+        let Readers { selections, downloads } = self.context.streams().asked;
+        (selections, downloads)
+    }
+
+    /// The sum of both sides, for which there is room, or None if the bag is malformed. The context is entered.
+    fn merge(&self, held: &Entries<f32>, came: &Shaped<'_>) -> Result<Option<Entries<f32>>, DeviceError> {
+        let (context, (stream, downloads)) = (&self.context, self.streams());
+        let (held_count, all) = (held.len(), held.len() + came.bag.count);
+        assert!(all <= self.room && held.values.len() == held_count, "room for all entries");
+        let noted = self.device.address();
+        let out = noted + NOTED as u64;
+        let result = (out, out + 4 * all as u64);
+        context.put(Operation::Copy("a reset of what is noted of a bag"), stream, || {
+            // SAFETY: it is within the memory, which is freed only when nothing is under way.
+            unsafe { context.backend().fill(noted, 0, NOTED, stream) }
+        })?;
+        if held_count == 0 {
+            self.decode(came, result)?;
+        } else {
+            let between = noted + self.between as u64;
+            let decoded = (between, between + 4 * came.bag.count as u64);
+            self.decode(came, decoded)?;
+            self.add(held, (decoded, came.count), result)?;
+        }
+        // SAFETY: the streams are ours.
+        unsafe { context.order(stream, downloads)? };
+        let bytes = NOTED + 8 * all;
+        context.put(Operation::Copy("the copy of a merged bag to the host"), downloads, || {
+            // SAFETY: both have this many bytes, and are freed only when nothing is under way.
+            unsafe { context.backend().copy_out(self.pinned.at(0), noted, bytes, downloads) }
+        })?;
+        self.copied.record(downloads)?;
+        self.copied.wait("waiting for a merged bag")?;
+        // SAFETY: it was copied, and nothing else is sent meanwhile.
+        let words: &[u32] = bytemuck::cast_slice(unsafe { self.pinned.read(0..bytes) });
+        let (noted, entries) = words.split_at(NOTED / 4);
+        let (wrong, both) = (noted[0], noted[1] as usize);
+        if wrong != 0 {
+            return Ok(None);
+        }
+        let (indices, values) = entries.split_at(all);
+        let count = all - both;
+        let values = bytemuck::cast_slice(&values[..count]).to_vec();
+        Ok(Some(Entries { indices: indices[..count].to_vec(), values }))
+    }
+
+    /// Decodes a bag to indices and values at two addresses.
+    fn decode(&self, came: &Shaped<'_>, (indices, values): (u64, u64)) -> Result<(), DeviceError> {
+        let (context, (stream, _)) = (&self.context, self.streams());
+        let Shaped { bag, count, len, coding, section, unary } = *came;
+        let width = u32::from(bag.parameter);
+        let noted = self.device.address();
+        let (body, ones) = (noted + self.given as u64, noted + self.sums as u64);
+        let [of_entries, of_words] = [bag.count, unary].map(|all| all.div_ceil(CHUNK as usize) as u32);
+        let grid = of_entries.max(of_words);
+        let lows = ones + 8 * u64::from(grid);
+        // SAFETY: there is room for the bag, for the sums and for its entries in memory that is freed only when nothing is under way. Whatever
+        // is in the bag, the kernels stay within.
+        unsafe {
+            context.write(body, bag.body, stream)?;
+            let given = arguments![body, count, width, section, ones, lows, noted];
+            context.launch(stream, SURVEY_BAG, (grid, THREADS), given)?;
+            let given = arguments![body, count, width, section, ones, indices];
+            context.launch(stream, READ_HIGHS, (of_words, THREADS), given)?;
+            let given = arguments![body, count, width, section, coding, len, lows, indices, values, noted];
+            context.launch(stream, READ_ENTRIES, (of_entries, THREADS), given)
+        }
+    }
+
+    /// Adds what was decoded, as indices and values at two addresses, to what is held.
+    fn add(
+        &self,
+        held: &Entries<f32>,
+        ((came, came_values), came_count): ((u64, u64), u32),
+        (out, out_values): (u64, u64),
+    ) -> Result<(), DeviceError> {
+        let (context, (stream, _)) = (&self.context, self.streams());
+        let (count, bytes) = (held.len() as u32, 4 * held.len() as u64);
+        let noted = self.device.address();
+        let [indices, both] = [self.given, self.sums].map(|part| noted + part as u64);
+        let (values, below) = (indices + bytes, came_values + 4 * u64::from(came_count));
+        let (grid, of_came) = (count.div_ceil(CHUNK), context.grid_of_entries(came_count as usize));
+        // SAFETY: as above. The bag and its sums are no longer needed when these are written, as that is in the same stream.
+        unsafe {
+            context.write(indices, bytemuck::cast_slice(&held.indices), stream)?;
+            context.write(values, bytemuck::cast_slice(&held.values), stream)?;
+            let given = arguments![indices, count, came, came_count, below, both, noted];
+            context.launch(stream, FIND_HELD, (grid, THREADS), given)?;
+            let given = arguments![
+                indices,
+                values,
+                count,
+                came,
+                came_values,
+                came_count,
+                below,
+                both,
+                out,
+                out_values
+            ];
+            context.launch(stream, WRITE_HELD, (grid, THREADS), given)?;
+            let given =
+                arguments![indices, count, came, came_values, came_count, below, noted, out, out_values];
+            context.launch(stream, WRITE_CAME, (of_came, THREADS), given)
+        }
+    }
+}
+
+impl CudaValues {
+    /// See [`merge`](gleaner_algorithms::device::DeviceValues::merge).
+    pub(super) fn merged(
+        &self,
+        held: &Entries<f32>,
+        came: &Encoded,
+    ) -> Result<Option<Entries<f32>>, DeviceError> {
+        let Some(shaped) = came.rice().and_then(Shaped::of) else { return Ok(None) };
+        let entries = held.len() + shaped.bag.count;
+        if !(WORTHWHILE..MOST).contains(&entries) {
+            return Ok(None);
+        }
+        let there = || {
+            let _entered = self.context.enter()?;
+            let mut buffers = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
+            let buffers = MergeBuffers::with_room(&mut buffers, &self.context, entries);
+            match buffers.and_then(|buffers| buffers.merge(held, &shaped)) {
+                // The host can do without.
+                Err(DeviceError::Memory(_)) => Ok(None),
+                merged => merged,
+            }
+        };
+        let here = || {
+            let came = came.entries(0, false).ok()?;
+            Some(if held.is_empty() { came } else { held.merge(&came) })
+        };
+        let size = MergeSize { is_decoded_only: held.is_empty(), entries };
+        self.context.faster.choose(size, there, here)
+    }
+}
