@@ -119,9 +119,14 @@ impl<T: Element> Accumulator<T> {
     }
 
     /// The sum of entries and a bag that came, where a device does it, see [`DeviceValues::merge`].
-    pub(crate) fn merge(&self, held: &Entries<T>, came: &Encoded) -> Result<Option<Entries<T>>, DeviceError> {
+    pub(crate) fn merge(
+        &self,
+        held: &Entries<T>,
+        beneath: Option<usize>,
+        came: &Encoded,
+    ) -> Result<Option<Entries<T>>, DeviceError> {
         match self {
-            Self::Device(there) => there.values.merge(held, came),
+            Self::Device(there) => there.values.merge(held, beneath, came),
             Self::Host(_) | Self::Sparse(_) => Ok(None),
         }
     }
@@ -289,6 +294,14 @@ impl<'a, T: Element> Own<'a, T> {
         match self {
             Own::Host(_) | Own::Sparse(_) => Ok(None),
             Own::Device { there, block, range } => there.values.largest(*block, k.min(range.len())).map(Some),
+        }
+    }
+
+    /// Which block of a device they are.
+    pub(crate) fn number_on_device(&self) -> Option<usize> {
+        match self {
+            Own::Device { block, .. } => Some(*block),
+            Own::Host(_) | Own::Sparse(_) => None,
         }
     }
 

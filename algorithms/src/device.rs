@@ -245,13 +245,18 @@ pub trait DeviceValues<T: Element>: Debug + Send + Sync {
     /// What has failed on the device.
     fn rice_indices(&self, block: usize, count: usize) -> Result<Option<RiceIndices>, DeviceError>;
 
-    /// The sum of entries that are held and of a bag that came, as [`Entries::merge`] gives it; with nothing held, the entries of the bag. None
-    /// where the host is no slower, where the bag is malformed or of another form than a [device reads](Encoded::rice), and where memory is
-    /// missing: then the host does it.
+    /// The sum of entries that are held and of a bag that came, as [`Entries::merge`] gives it; with nothing held, the entries of the bag. With a
+    /// block `beneath`, what is held is laid over its values, and the sum is that of [`Entries::merge_over`]. None where the host is no slower,
+    /// where the bag is malformed or of another form than a [device reads](Encoded::rice), and where memory is missing: then the host does it.
     ///
     /// # Errors
     /// What has failed on the device.
-    fn merge(&self, held: &Entries<T>, came: &Encoded) -> Result<Option<Entries<T>>, DeviceError>;
+    fn merge(
+        &self,
+        held: &Entries<T>,
+        beneath: Option<usize>,
+        came: &Encoded,
+    ) -> Result<Option<Entries<T>>, DeviceError>;
 
     /// The non-zero entries of a block that reach a threshold, indices ascending; None if they are more than `most`.
     ///

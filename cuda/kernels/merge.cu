@@ -1,5 +1,6 @@
 // The sum of entries that are held and of entries that came. The first kernel finds where each held index would stand among those that
-// came, the second writes the held entries and their sums, the third those that came alone. A block of threads takes a CHUNK of entries.
+// came, the second writes the held entries and their sums, the last those that came alone. A block of threads takes a CHUNK of entries.
+// If the held entries are sums with the values of a block, `add_block` adds these to what came, before the last kernel or alone.
 //
 // If indices do not ascend, as in a malformed bag, anything is written, and nothing beyond the entries of both.
 
@@ -112,4 +113,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) write_came(
             out_values[to] = came_values[i];
         }
     });
+}
+
+// Adds the values of a block to those that came, unless the bag is malformed.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    add_block(const float* block, const u32* came, float* came_values, u32 came_count, const Merging* merging) {
+    if (merging->wrong != 0) {
+        return;
+    }
+    each(came_count, [=](u64 i) { came_values[i] = __fadd_rn(block[came[i]], came_values[i]); });
 }

@@ -36,7 +36,7 @@ pub(crate) struct Streams {
 /// Two streams that read values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readers {
-    /// Selects, gathers and encodes.
+    /// Selects, gathers, encodes and merges.
     pub(crate) selections: Stream,
     /// Copies to the host what was selected, and values.
     pub(crate) downloads: Stream,

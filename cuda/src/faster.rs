@@ -11,11 +11,21 @@ use gleaner_algorithms::device::DeviceError;
 /// How often both sides do it before one is chosen. The least time of each counts: the first may include an allocation.
 const TRIALS: u32 = 3;
 
+/// What is done with a bag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MergeKind {
+    /// It is decoded, and added to nothing.
+    Decode,
+    /// It is decoded and added to entries.
+    Add,
+    /// It is decoded and added to the values of a block and to sums that are laid over them.
+    AddToBlock,
+}
+
 /// What decides how long it takes. There is an entry at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MergeSize {
-    /// Whether a bag is decoded only, and added to nothing.
-    pub(crate) is_decoded_only: bool,
+    pub(crate) kind: MergeKind,
     /// Entries of both sides.
     pub(crate) entries: usize,
 }
@@ -23,8 +33,8 @@ pub(crate) struct MergeSize {
 /// How long bags of a class of sizes took: from a power of two to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeTimes {
-    /// Whether bags were decoded only, and added to nothing.
-    pub is_decoded_only: bool,
+    /// What was done with them.
+    pub kind: MergeKind,
     /// The binary logarithm of the number of entries of both sides, rounded down.
     pub size: u32,
     /// How often both sides have done it.
@@ -81,8 +91,8 @@ impl Faster {
                 known.times += 1;
             }
             None => {
-                let (is_decoded_only, size) = (size.is_decoded_only, size.entries.ilog2());
-                all.push(MergeTimes { is_decoded_only, size, times: 1, device, host });
+                let (kind, size) = (size.kind, size.entries.ilog2());
+                all.push(MergeTimes { kind, size, times: 1, device, host });
             }
         }
     }
@@ -91,7 +101,7 @@ impl Faster {
 impl MergeTimes {
     /// Whether a size is of this class.
     fn is_of(&self, size: MergeSize) -> bool {
-        (self.is_decoded_only, self.size) == (size.is_decoded_only, size.entries.ilog2())
+        (self.kind, self.size) == (size.kind, size.entries.ilog2())
     }
 }
 
@@ -103,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    const SIZE: MergeSize = MergeSize { is_decoded_only: false, entries: 40_000 };
+    const SIZE: MergeSize = MergeSize { kind: MergeKind::Add, entries: 40_000 };
 
     /// Who has done it, with the device slower or faster by milliseconds.
     fn done(faster: &Faster, size: MergeSize, slower: bool) -> (u32, u32) {
@@ -128,7 +138,7 @@ mod tests {
             // Up to the next power of two, and no further.
             assert_eq!(done(&faster, MergeSize { entries: 65_535, ..SIZE }, slower), (u32::from(!slower), 0));
             assert_eq!(done(&faster, MergeSize { entries: 65_536, ..SIZE }, slower), (1, 1));
-            assert_eq!(done(&faster, MergeSize { is_decoded_only: true, ..SIZE }, slower), (1, 1));
+            assert_eq!(done(&faster, MergeSize { kind: MergeKind::Decode, ..SIZE }, slower), (1, 1));
         }
     }
 

@@ -62,6 +62,7 @@ kernels! {
     FIND_HELD c"find_held"
     WRITE_HELD c"write_held"
     WRITE_CAME c"write_came"
+    ADD_BLOCK c"add_block"
     CLEAR_AT c"clear_at"
     SET_AT c"set_at"
     ADD_AT c"add_at"

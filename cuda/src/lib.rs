@@ -30,6 +30,6 @@ mod values;
 pub use backend::{Emulation, Streams};
 pub use device::Cuda;
 pub use error::{CudaError, Version};
-pub use faster::MergeTimes;
+pub use faster::{MergeKind, MergeTimes};
 pub use fence::Moment;
 pub use memory::Memory;

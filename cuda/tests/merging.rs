@@ -11,11 +11,11 @@ use devices::{Random, bits, emulation, on_each};
 use gleaner_algorithms::bag::wire::{Body, Decoder, Encoded, Expected, Part, encode};
 use gleaner_algorithms::bag::{Bag, Coding, Entries};
 use gleaner_algorithms::collectives::Ensemble;
-use gleaner_algorithms::device::{Device, DeviceValues, WORTHWHILE};
+use gleaner_algorithms::device::{Device, DeviceValues, Given, WORTHWHILE};
 use gleaner_algorithms::residual::{Collection, Residual};
 use gleaner_algorithms::schedule::{Happening, watched};
-use gleaner_algorithms::{Layers, Method};
-use gleaner_cuda::Cuda;
+use gleaner_algorithms::{Layers, Method, Reduction};
+use gleaner_cuda::{Cuda, MergeKind};
 
 /// The codings that a device reads.
 const CODINGS: [Coding; 3] = [Coding::Exact, Coding::Bf16, Coding::F16];
@@ -73,15 +73,43 @@ fn a_bag_is_decoded_and_added_as_on_the_host() {
             let (mut random, values) = (Random::new(61), values(cuda));
             let held = entries(&mut random, COUNT, 8);
             let (encoded, came) = came(&entries(&mut random, COUNT, 8), LEN * 2, coding);
-            assert_same(&values.merge(&held, &encoded).unwrap().unwrap(), &held.merge(&came));
+            assert_same(&values.merge(&held, None, &encoded).unwrap().unwrap(), &held.merge(&came));
             // Few that are held, and many that come; with larger buffers.
             let (encoded, came) = self::came(&entries(&mut random, 3 * COUNT, 4), LEN * 4, coding);
             let few = entries(&mut random, 10, 4000);
-            assert_same(&values.merge(&few, &encoded).unwrap().unwrap(), &few.merge(&came));
+            assert_same(&values.merge(&few, None, &encoded).unwrap().unwrap(), &few.merge(&came));
             // Nothing that is held: decoded alone.
-            assert_same(&values.merge(&Entries::default(), &encoded).unwrap().unwrap(), &came);
+            assert_same(&values.merge(&Entries::default(), None, &encoded).unwrap().unwrap(), &came);
         });
     }
+}
+
+#[test]
+fn so_is_a_bag_that_is_added_to_values_and_to_sums_laid_over_them() {
+    on_each(|cuda| {
+        let (mut random, len) = (Random::new(67), 2 * LEN as usize);
+        let mut values = cuda.zeros(7 + len).unwrap();
+        values.cut(&[0..7, 7..7 + len], &[None; 2]).unwrap();
+        let own: Vec<f32> = (0..7 + len).map(|_| random.cube()).collect();
+        values.accumulate(0, Given::Host(&own), true, &[None; 2]).unwrap();
+        let beneath =
+            |came: &Entries| came.indices.iter().map(|&index| own[7 + index as usize]).collect::<Vec<_>>();
+        let (encoded, came) = came(&entries(&mut random, 2 * COUNT, 4), 2 * LEN, Coding::Exact);
+        for held in [Entries::default(), entries(&mut random, COUNT, 8), entries(&mut random, 100, 900)] {
+            let expected = held.merge_over(beneath(&came), came.clone(), &Reduction::Sum);
+            let found = values.merge(&held, Some(1), &encoded).unwrap().unwrap();
+            assert_same(&found, &expected);
+            let both = came.indices.iter().filter(|index| held.indices.contains(index)).count();
+            assert_eq!(found.len(), held.len() + came.len() - both);
+            for (index, sum) in found.iter().take(500) {
+                let value = |entries: &Entries| entries.iter().find(|(at, _)| *at == index).map(|(_, v)| v);
+                let below = value(&held).unwrap_or(own[7 + index as usize]);
+                assert_eq!(sum, value(&came).map_or(below, |came| below + came));
+            }
+        }
+        // Another block has other values, and another length.
+        assert_eq!(values.merge(&Entries::default(), Some(0), &encoded).unwrap(), None);
+    });
 }
 
 #[test]
@@ -91,14 +119,14 @@ fn so_are_the_same_indices_none_of_them_and_sums_that_cancel() {
         let held = entries(&mut random, COUNT, 8);
         let opposite: Entries = held.iter().map(|(index, value)| (index, -value)).collect();
         let (encoded, came) = came(&opposite, LEN * 2, Coding::Exact);
-        let sums = values.merge(&held, &encoded).unwrap().unwrap();
+        let sums = values.merge(&held, None, &encoded).unwrap().unwrap();
         assert_same(&sums, &held.merge(&came));
         assert_eq!((sums.len(), bits(&sums.values)), (COUNT, vec![0; COUNT]), "zeros are entries");
         // Between those that are held, and behind all of them.
         let odd: Entries = held.iter().map(|(index, value)| (2 * index + 1, value)).collect();
         let even: Entries = held.iter().map(|(index, value)| (2 * index, value)).collect();
         let (encoded, came) = self::came(&odd, LEN * 4, Coding::Exact);
-        assert_same(&values.merge(&even, &encoded).unwrap().unwrap(), &even.merge(&came));
+        assert_same(&values.merge(&even, None, &encoded).unwrap().unwrap(), &even.merge(&came));
     });
     on_each(|cuda| {
         let (mut random, values) = (Random::new(63), values(cuda));
@@ -106,7 +134,7 @@ fn so_are_the_same_indices_none_of_them_and_sums_that_cancel() {
         let behind: Entries = held.iter().map(|(index, value)| (index + LEN, value)).collect();
         for (held, came) in [(&held, &behind), (&behind, &held)] {
             let (encoded, came) = self::came(came, LEN * 2, Coding::Exact);
-            assert_same(&values.merge(held, &encoded).unwrap().unwrap(), &held.merge(&came));
+            assert_same(&values.merge(held, None, &encoded).unwrap().unwrap(), &held.merge(&came));
         }
     });
 }
@@ -131,10 +159,10 @@ fn malformed_bags_are_left_to_the_host() {
             }
             let encoded = decoded(bytes, LEN * 2, COUNT).unwrap();
             assert!(encoded.entries::<f32>(0, false).is_err());
-            assert_eq!(values.merge(&held, &encoded).unwrap(), None, "byte {at}");
+            assert_eq!(values.merge(&held, None, &encoded).unwrap(), None, "byte {at}");
         }
         assert_eq!(cuda.merges(), [], "that was no trial");
-        assert!(values.merge(&held, &sent).unwrap().is_some());
+        assert!(values.merge(&held, None, &sent).unwrap().is_some());
     });
 }
 
@@ -144,14 +172,14 @@ fn few_entries_and_other_forms_are_left_to_the_host() {
         let (mut random, values) = (Random::new(65), values(cuda));
         let held = entries(&mut random, COUNT, 8);
         let (few, _) = came(&entries(&mut random, WORTHWHILE - 1 - COUNT, 8), LEN * 2, Coding::Exact);
-        assert_eq!(values.merge(&held, &few).unwrap(), None);
+        assert_eq!(values.merge(&held, None, &few).unwrap(), None);
         let (buckets, _) = came(&entries(&mut random, COUNT, 8), LEN * 2, Coding::Qsgd4);
-        assert_eq!(values.merge(&held, &buckets).unwrap(), None);
+        assert_eq!(values.merge(&held, None, &buckets).unwrap(), None);
         // Gaps of one width each.
         let even: Entries = (0..COUNT as u32).map(|i| (8 * i + 7, 1.0)).collect();
         let (packed, _) = came(&even, LEN * 2, Coding::Exact);
         assert!(packed.rice().is_none());
-        assert_eq!(values.merge(&held, &packed).unwrap(), None);
+        assert_eq!(values.merge(&held, None, &packed).unwrap(), None);
         assert_eq!(cuda.merges(), []);
     });
 }
@@ -165,7 +193,7 @@ fn the_faster_one_does_it_after_three_trials_of_a_size() {
     for (count, classes) in [(COUNT, 1), (3 * COUNT, 2)] {
         let (encoded, _) = came(&entries(&mut random, count, 8), LEN * 6, Coding::Exact);
         for trial in 0..5 {
-            assert_eq!(values.merge(&held, &encoded).unwrap().is_some(), trial < 3, "trial {trial}");
+            assert_eq!(values.merge(&held, None, &encoded).unwrap().is_some(), trial < 3, "trial {trial}");
         }
         let measured = cuda.merges();
         assert_eq!(measured.len(), classes);
@@ -174,13 +202,13 @@ fn the_faster_one_does_it_after_three_trials_of_a_size() {
             measured.iter().all(|merged| merged.times == 3 && merged.device > merged.host),
             "{measured:?}"
         );
-        assert!(measured.iter().all(|merged| !merged.is_decoded_only));
+        assert!(measured.iter().all(|merged| merged.kind == MergeKind::Add));
     }
     // Another accumulator of the device knows it, too; decoding alone is measured apart.
     let (encoded, _) = came(&entries(&mut random, 2 * COUNT, 8), LEN * 4, Coding::Exact);
     let few = entries(&mut random, COUNT, 8);
-    assert_eq!(self::values(&cuda).merge(&few, &encoded).unwrap(), None);
-    assert!(values.merge(&Entries::default(), &encoded).unwrap().is_some());
+    assert_eq!(self::values(&cuda).merge(&few, None, &encoded).unwrap(), None);
+    assert!(values.merge(&Entries::default(), None, &encoded).unwrap().is_some());
 }
 
 #[test]
@@ -191,9 +219,9 @@ fn without_memory_the_host_does_it() {
     let held = entries(&mut random, COUNT, 8);
     let (encoded, came) = came(&entries(&mut random, COUNT, 8), LEN * 2, Coding::F16);
     let rest = cuda.memory(cuda.available().unwrap().0).unwrap();
-    assert_eq!(values.merge(&held, &encoded).unwrap(), None);
+    assert_eq!(values.merge(&held, None, &encoded).unwrap(), None);
     drop(rest);
-    assert_same(&values.merge(&held, &encoded).unwrap().unwrap(), &held.merge(&came));
+    assert_same(&values.merge(&held, None, &encoded).unwrap().unwrap(), &held.merge(&came));
 }
 
 #[test]
@@ -206,7 +234,7 @@ fn several_threads_merge_on_one_device() {
                     let (mut random, values) = (Random::new(70 + seed), values(cuda));
                     let held = entries(&mut random, COUNT, 8);
                     let (encoded, came) = came(&entries(&mut random, COUNT, 8), LEN * 2, Coding::Exact);
-                    let found = values.merge(&held, &encoded).unwrap();
+                    let found = values.merge(&held, None, &encoded).unwrap();
                     assert_same(&found.unwrap(), &held.merge(&came));
                 });
             }

@@ -7,7 +7,8 @@ mod devices;
 use std::sync::Arc;
 
 use devices::{Program, emulation};
-use gleaner_algorithms::bag::Entries;
+use gleaner_algorithms::bag::wire::Encoded;
+use gleaner_algorithms::bag::{Entries, Rounded};
 use gleaner_algorithms::device::{Apply, Device, DeviceSlice, DeviceValues, Format, Given, Order};
 use gleaner_cuda::{Cuda, Streams};
 
@@ -141,10 +142,16 @@ fn what_the_host_asks_for_waits_for_no_gradient_of_other_values() {
     let asked = |what: &str| assert_eq!(accumulated(), before + 1, "{what} waits for the second group");
     assert_eq!(groups[0].check().unwrap(), None);
     asked("the check");
-    assert_eq!(groups[0].largest(0, k).unwrap().entries.len(), k);
+    let chosen = groups[0].largest(0, k).unwrap().entries;
+    assert_eq!(chosen.len(), k);
     asked("what was begun");
-    assert!(groups[0].rice_indices(0, k).unwrap().is_some());
+    let indices = groups[0].rice_indices(0, k).unwrap().unwrap();
     asked("encoding");
+    let bag = Encoded::of_rice(&chosen, n, Rounded::EXACT, indices).unwrap();
+    assert_eq!(groups[0].merge(&Entries::default(), None, &bag).unwrap(), Some(chosen));
+    asked("decoding");
+    assert!(groups[0].merge(&Entries::default(), Some(0), &bag).unwrap().is_some());
+    asked("a sum with a bag");
     assert_eq!(groups[0].gather(0, &[96, 1]).unwrap(), [47.5, -47.5]);
     asked("a gather");
     assert!(groups[0].read(0..n).unwrap() == gradient);

@@ -1,5 +1,6 @@
 //! Sorted indices and the values at them.
 
+use super::Marks;
 use super::merge::{SortedRun, merge, reduce};
 use crate::{Block, Element, Partition, Reduction};
 
@@ -83,6 +84,20 @@ impl<T: Element> Entries<T> {
     /// [`merge_with`](Self::merge_with) into memory that is there already. What `out` held before is forgotten.
     pub fn merge_into(&self, other: &Self, reduction: &Reduction<T>, out: &mut Self) {
         merge(SortedRun::of(self), SortedRun::of(other), reduction, out);
+    }
+
+    /// These entries, which are sums laid over a vector, and others that are added to it: where only the others have an entry, it is combined with
+    /// the vector's value, of which `beneath` has one for each of the others.
+    pub fn merge_over(&self, mut beneath: Vec<T>, mut others: Self, reduction: &Reduction<T>) -> Self {
+        reduction.combine_slices(&mut beneath, &others.values);
+        if self.is_empty() {
+            return Self { indices: others.indices, values: beneath };
+        }
+        let here = Marks::of(&self.indices);
+        for ((&index, value), sum) in others.indices.iter().zip(&mut others.values).zip(beneath) {
+            *value = if here.has(index) { *value } else { sum };
+        }
+        self.merge_with(&others, reduction)
     }
 
     /// The sum of many vectors, in a fixed order: ((0 + 1) + (2 + 3)) + …

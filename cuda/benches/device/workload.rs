@@ -8,7 +8,7 @@ use gleaner_algorithms::bag::wire::{Body, Decoder, Encoded, Expected, Part, enco
 use gleaner_algorithms::bag::{Entries, Rounded};
 use gleaner_algorithms::device::{Device, DeviceError, DeviceSlice, DeviceValues, Format, Given, Order};
 use gleaner_algorithms::select::{self, predict_threshold, top_k_dense};
-use gleaner_cuda::{Cuda, Memory, MergeTimes, Moment};
+use gleaner_cuda::{Cuda, Memory, MergeKind, MergeTimes, Moment};
 use gleaner_statistics::random::Generator;
 
 /// Random numbers that are made on the host: gradients repeat them from other places on.
@@ -183,13 +183,13 @@ impl<'a> Workload<'a> {
         let Some(came) = came else { return Ok(None) };
         let sums = others.merge(entries);
         for _ in 0..TRIALS {
-            if self.values.merge(&others, &came)?.is_some_and(|found| found != sums) {
+            if self.values.merge(&others, None, &came)?.is_some_and(|found| found != sums) {
                 return Err("the device merges otherwise than the host".into());
             }
         }
         let size = (others.len() + entries.len()).max(1).ilog2();
         let merges = self.device.merges().into_iter();
-        Ok(merges.filter(|times| !times.is_decoded_only).find(|times| times.size == size))
+        Ok(merges.filter(|times| times.kind == MergeKind::Add).find(|times| times.size == size))
     }
 
     fn timed(

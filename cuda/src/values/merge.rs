@@ -2,18 +2,20 @@
 
 use std::sync::{Arc, PoisonError};
 
+use gleaner_algorithms::Reduction;
 use gleaner_algorithms::bag::wire::{Encoded, RiceBag};
 use gleaner_algorithms::bag::{Coding, Entries};
-use gleaner_algorithms::device::{DeviceError, WORTHWHILE};
+use gleaner_algorithms::device::{DeviceError, DeviceValues, WORTHWHILE};
 
 use super::CudaValues;
 use crate::backend::{Kind, Stream};
 use crate::context::{Context, Readers};
-use crate::faster::MergeSize;
+use crate::faster::{MergeKind, MergeSize};
 use crate::fence::Fence;
 use crate::journal::Operation;
 use crate::kernels::{
-    CHUNK, FIND_HELD, READ_ENTRIES, READ_HIGHS, SURVEY_BAG, THREADS, WRITE_CAME, WRITE_HELD, arguments,
+    ADD_BLOCK, CHUNK, FIND_HELD, READ_ENTRIES, READ_HIGHS, SURVEY_BAG, THREADS, WRITE_CAME, WRITE_HELD,
+    arguments,
 };
 use crate::memory::{Layout, Memory, Pinned};
 
@@ -106,8 +108,17 @@ impl MergeBuffers {
         (selections, downloads)
     }
 
-    /// The sum of both sides, for which there is room, or None if the bag is malformed. The context is entered.
-    fn merge(&self, held: &Entries<f32>, came: &Shaped<'_>) -> Result<Option<Entries<f32>>, DeviceError> {
+    /// The sum of both sides, for which there is room, and of the values at an address `beneath`, or None if the bag is malformed. The context
+    /// is entered.
+    ///
+    /// # Safety
+    /// As many values are there as the bag's block has.
+    unsafe fn merge(
+        &self,
+        held: &Entries<f32>,
+        beneath: Option<u64>,
+        came: &Shaped<'_>,
+    ) -> Result<Option<Entries<f32>>, DeviceError> {
         let (context, (stream, downloads)) = (&self.context, self.streams());
         let (held_count, all) = (held.len(), held.len() + came.bag.count);
         assert!(all <= self.room && held.values.len() == held_count, "room for all entries");
@@ -118,13 +129,23 @@ impl MergeBuffers {
             // SAFETY: it is within the memory, which is freed only when nothing is under way.
             unsafe { context.backend().fill(noted, 0, NOTED, stream) }
         })?;
-        if held_count == 0 {
-            self.decode(came, result)?;
-        } else {
-            let between = noted + self.between as u64;
-            let decoded = (between, between + 4 * came.bag.count as u64);
-            self.decode(came, decoded)?;
-            self.add(held, (decoded, came.count), result)?;
+        let between = noted + self.between as u64;
+        let decoded = (between, between + 4 * came.bag.count as u64);
+        let (indices, values) = if held_count == 0 { result } else { decoded };
+        self.decode(came, (indices, values))?;
+        if held_count > 0 {
+            self.write_held(held, (decoded, came.count), result)?;
+        }
+        if let Some(block) = beneath {
+            let (given, grid) = (
+                arguments![block, indices, values, came.count, noted],
+                context.grid_of_entries(came.bag.count),
+            );
+            // SAFETY: the caller says so of the values, and the indices are below their number where the bag is not malformed.
+            unsafe { context.launch(stream, ADD_BLOCK, (grid, THREADS), given)? };
+        }
+        if held_count > 0 {
+            self.write_came(held_count, (decoded, came.count), result)?;
         }
         // SAFETY: the streams are ours.
         unsafe { context.order(stream, downloads)? };
@@ -171,8 +192,8 @@ impl MergeBuffers {
         }
     }
 
-    /// Adds what was decoded, as indices and values at two addresses, to what is held.
-    fn add(
+    /// Writes what is held, with what was decoded where both have an entry.
+    fn write_held(
         &self,
         held: &Entries<f32>,
         ((came, came_values), came_count): ((u64, u64), u32),
@@ -183,7 +204,7 @@ impl MergeBuffers {
         let noted = self.device.address();
         let [indices, both] = [self.given, self.sums].map(|part| noted + part as u64);
         let (values, below) = (indices + bytes, came_values + 4 * u64::from(came_count));
-        let (grid, of_came) = (count.div_ceil(CHUNK), context.grid_of_entries(came_count as usize));
+        let grid = count.div_ceil(CHUNK);
         // SAFETY: as above. The bag and its sums are no longer needed when these are written, as that is in the same stream.
         unsafe {
             context.write(indices, bytemuck::cast_slice(&held.indices), stream)?;
@@ -202,11 +223,24 @@ impl MergeBuffers {
                 out,
                 out_values
             ];
-            context.launch(stream, WRITE_HELD, (grid, THREADS), given)?;
-            let given =
-                arguments![indices, count, came, came_values, came_count, below, noted, out, out_values];
-            context.launch(stream, WRITE_CAME, (of_came, THREADS), given)
+            context.launch(stream, WRITE_HELD, (grid, THREADS), given)
         }
+    }
+
+    /// Writes what was decoded where nothing is held, behind the same of what is.
+    fn write_came(
+        &self,
+        held: usize,
+        ((came, came_values), came_count): ((u64, u64), u32),
+        (out, out_values): (u64, u64),
+    ) -> Result<(), DeviceError> {
+        let (context, (stream, _), noted) = (&self.context, self.streams(), self.device.address());
+        let (indices, below) = (noted + self.given as u64, came_values + 4 * u64::from(came_count));
+        let grid = context.grid_of_entries(came_count as usize);
+        let given =
+            arguments![indices, held as u32, came, came_values, came_count, below, noted, out, out_values];
+        // SAFETY: as above.
+        unsafe { context.launch(stream, WRITE_CAME, (grid, THREADS), given) }
     }
 }
 
@@ -215,6 +249,7 @@ impl CudaValues {
     pub(super) fn merged(
         &self,
         held: &Entries<f32>,
+        beneath: Option<usize>,
         came: &Encoded,
     ) -> Result<Option<Entries<f32>>, DeviceError> {
         let Some(shaped) = came.rice().and_then(Shaped::of) else { return Ok(None) };
@@ -222,11 +257,22 @@ impl CudaValues {
         if !(WORTHWHILE..MOST).contains(&entries) {
             return Ok(None);
         }
+        let block = beneath.map(|block| self.locked().blocks.blocks[block].range.clone());
+        if block.as_ref().is_some_and(|block| block.len() != shaped.bag.len) {
+            return Ok(None);
+        }
         let there = || {
             let _entered = self.context.enter()?;
             let mut buffers = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
             let buffers = MergeBuffers::with_room(&mut buffers, &self.context, entries);
-            match buffers.and_then(|buffers| buffers.merge(held, &shaped)) {
+            let merge = |buffers: &MergeBuffers| {
+                let beneath = block.as_ref().map(|block| self.at(block.start));
+                // SAFETY: the block has so many values.
+                let merge = || unsafe { buffers.merge(held, beneath, &shaped) };
+                // Values are read behind the last write.
+                if beneath.is_some() { self.ask(merge) } else { merge() }
+            };
+            match buffers.and_then(merge) {
                 // The host can do without.
                 Err(DeviceError::Memory(_)) => Ok(None),
                 merged => merged,
@@ -234,9 +280,21 @@ impl CudaValues {
         };
         let here = || {
             let came = came.entries(0, false).ok()?;
-            Some(if held.is_empty() { came } else { held.merge(&came) })
+            Some(match beneath {
+                Some(block) => {
+                    let values = self.gather(block, &came.indices).ok()?;
+                    held.merge_over(values, came, &Reduction::Sum)
+                }
+                None if held.is_empty() => came,
+                None => held.merge(&came),
+            })
         };
-        let size = MergeSize { is_decoded_only: held.is_empty(), entries };
+        let kind = match beneath {
+            Some(_) => MergeKind::AddToBlock,
+            None if held.is_empty() => MergeKind::Decode,
+            None => MergeKind::Add,
+        };
+        let size = MergeSize { kind, entries };
         self.context.faster.choose(size, there, here)
     }
 }

@@ -284,8 +284,13 @@ impl DeviceValues<f32> for CudaValues {
         self.rice_of_chosen(block, count)
     }
 
-    fn merge(&self, held: &Entries<f32>, came: &Encoded) -> Result<Option<Entries<f32>>, DeviceError> {
-        self.merged(held, came)
+    fn merge(
+        &self,
+        held: &Entries<f32>,
+        beneath: Option<usize>,
+        came: &Encoded,
+    ) -> Result<Option<Entries<f32>>, DeviceError> {
+        self.merged(held, beneath, came)
     }
 
     fn reaching(

@@ -29,6 +29,29 @@ fn merge(emulation: &Emulation, held: &Entries, came: &Entries) -> Entries {
     Entries { indices: out.values()[..count].to_vec(), values }
 }
 
+/// What was decoded, with the values of a block.
+fn added(emulation: &Emulation, block: &[f32], came: &Entries, wrong: u32) -> Vec<u32> {
+    let bits: Vec<u32> = came.values.iter().map(|value| value.to_bits()).collect();
+    let (mut values, noted) = (Placed::new(&bits, 0, POISON), [wrong, 0, 0, 0]);
+    let (at, indices, into) = (block.as_ptr(), came.indices.as_ptr(), values.as_mut_ptr());
+    launch!(emulation, "add_block", 3, THREADS, at, indices, into, came.len() as u32, noted.as_ptr());
+    values.values().to_vec()
+}
+
+#[test]
+fn the_values_of_a_block_are_added_unless_the_bag_is_malformed() {
+    let Some(emulation) = emulation() else { return };
+    let mut random = Random::new(54);
+    let block: Vec<f32> = (0..5000).map(|_| random.finite()).collect();
+    let mut came = entries(&mut random, 5000, 3000);
+    let sum = |(index, value): (u32, f32)| (block[index as usize] + value).to_bits();
+    assert_eq!(added(emulation, &block, &came, 0), came.iter().map(sum).collect::<Vec<_>>());
+    // An index beyond the block is not looked up.
+    came.indices[2999] = u32::MAX;
+    let unchanged: Vec<u32> = came.values.iter().map(|value| value.to_bits()).collect();
+    assert_eq!(added(emulation, &block, &came, 1), unchanged);
+}
+
 fn is_sorted(held: &Entries, came: &Entries) -> bool {
     [held, came].iter().all(|entries| entries.indices.is_sorted_by(|a, b| a < b))
 }

@@ -6,7 +6,7 @@ use super::super::{After, Arrival, Fault, How, Place, Slots, Store};
 use super::send::keep_encoded;
 use super::{Carried, ExecutionError, Held, Outgoing, Values};
 use crate::bag::wire::{self, DecodeError, Encoded, Part};
-use crate::bag::{Bag, Dense, Entries, Marks, Rounded};
+use crate::bag::{Bag, Dense, Entries, Rounded};
 use crate::device::DeviceError;
 use crate::element::first_non_finite;
 use crate::{Element, Rank};
@@ -87,7 +87,7 @@ impl<T: Element> Values<T> {
         })
     }
 
-    /// Takes a bag in as it came, which does not turn dense. A device adds it to a sparse one in one go, or decodes it, where that is faster.
+    /// Takes a bag in as it came, which does not turn dense. A device adds it to what is held in one go, or decodes it, where that is faster.
     fn take_encoded(
         &mut self,
         store: &mut Store<Held<T>>,
@@ -98,22 +98,24 @@ impl<T: Element> Values<T> {
     ) -> Result<(), Refusal> {
         self.unalign(store, place);
         let (run, none) = (self.run.clone(), Entries::default());
-        let held = match store.get(place) {
-            Some(Held::Bag(Carried { bag: Bag::Sparse(held), .. })) if how == How::Add => held,
-            _ => &none,
+        let block = || run.own(place.block).number_on_device();
+        let (held, beneath) = match store.get(place) {
+            Some(Held::Own(overlay)) if how == How::Add => (Some(overlay), block()),
+            Some(Held::Bag(Carried { bag: Bag::Sparse(held), .. })) if how == How::Add => (Some(held), None),
+            _ => (None, None),
         };
-        match run.accumulator.merge(held, &came)? {
-            Some(sums) if !held.is_empty() => {
+        match (run.accumulator.merge(held.unwrap_or(&none), beneath, &came)?, held) {
+            (Some(sums), Some(held)) => {
                 self.tally.merged += (count + held.len()) as f64;
-                let bag = Bag::smaller(sums, run.block_len(place.block));
-                if let Some(index) = bag.first_non_finite() {
-                    return Err(Refusal::NotFinite(index));
-                }
-                *store.at(place) = Some(Held::of_sparse(bag));
+                let sums = finite(sums)?;
+                *store.at(place) = Some(match beneath {
+                    Some(_) => Held::Own(sums),
+                    None => Held::of_sparse(Bag::smaller(sums, run.block_len(place.block))),
+                });
                 Ok(())
             }
-            Some(entries) => self.take_sparse(store, place, entries, rounded, how),
-            None => {
+            (Some(entries), None) => self.take_sparse(store, place, entries, rounded, how),
+            (None, _) => {
                 let entries = came.entries(position, false).map_err(Refusal::Malformed)?;
                 self.take_sparse(store, place, entries, rounded, how)
             }
@@ -125,7 +127,7 @@ impl<T: Element> Values<T> {
         &mut self,
         store: &mut Store<Held<T>>,
         place: Place,
-        mut entries: Entries<T>,
+        entries: Entries<T>,
         rounded: Rounded,
         how: How,
     ) -> Result<(), Refusal> {
@@ -142,23 +144,9 @@ impl<T: Element> Values<T> {
         }
         let held = match (how, store.at(place).take()) {
             (How::Add, Some(Held::Own(overlay))) => {
-                let (own, reduction) = (self.run.own(place.block), &self.run.reduction);
                 // One access to memory for each, and nothing between them that would have to wait.
-                let mut held = own.gather(&entries.indices)?;
-                reduction.combine_slices(&mut held, &entries.values);
-                let sums = if overlay.is_empty() {
-                    Entries { indices: entries.indices, values: held }
-                } else {
-                    let here = Marks::of(&overlay.indices);
-                    for ((&index, value), sum) in entries.indices.iter().zip(&mut entries.values).zip(held) {
-                        *value = if here.has(index) { *value } else { sum };
-                    }
-                    overlay.merge_with(&entries, reduction)
-                };
-                if let Some(at) = sums.values.iter().position(|sum| !sum.is_finite()) {
-                    return Err(Refusal::NotFinite(sums.indices[at] as usize));
-                }
-                Held::Own(sums)
+                let own = self.run.own(place.block).gather(&entries.indices)?;
+                Held::Own(finite(overlay.merge_over(own, entries, &self.run.reduction))?)
             }
             (How::Add, Some(Held::Bag(carried))) => {
                 let switched = carried.switched || matches!(carried.bag, Bag::Sparse(_));
@@ -314,6 +302,14 @@ impl<T: Element> Values<T> {
             self.outbox.push(Outgoing { to, payload, round: at.round + 1 });
         }
         self.passing_on
+    }
+}
+
+/// Sums, if all are finite.
+fn finite<T: Element>(sums: Entries<T>) -> Result<Entries<T>, Refusal> {
+    match sums.values.iter().position(|sum| !sum.is_finite()) {
+        Some(at) => Err(Refusal::NotFinite(sums.indices[at] as usize)),
+        None => Ok(sums),
     }
 }
 
