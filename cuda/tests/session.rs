@@ -244,6 +244,25 @@ fn bags_whose_indices_a_device_encodes_say_the_same() {
     }
 }
 
+/// Methods that choose from all blocks together use what the device has begun to choose, where there is one block: nothing is searched a second time
+/// once there is a prediction.
+#[test]
+fn a_choice_from_one_block_is_made_once() {
+    for name in ["topka", "gtopk", "ssar-recursive-double"] {
+        on_each(|device| {
+            let method = Method::named(name).unwrap().density(0.13).coding(Coding::Exact);
+            device.start_trace();
+            let found = large(Some(device), &method);
+            let kernels = device.end_trace().unwrap();
+            assert!(found == large(None, &method), "{name} on {device:?}");
+            let times = |kernel: &str| kernels.iter().filter(|(other, _)| other == kernel).count();
+            // The first step has no prediction.
+            let all = ["emit_found", "emit_dense", "encode_gaps"].map(times);
+            assert_eq!(all, [2, 1, 2], "{name} on {device:?}");
+        });
+    }
+}
+
 #[test]
 fn a_step_that_is_not_finite_on_a_device_is_left_out_on_all_ranks() {
     on_each(|device| {

@@ -34,6 +34,8 @@ impl<T: Element> Context<T> {
     ) -> Result<Vec<Sparsified<T>>, ExecutionError> {
         Ok(match rule {
             Rule::By(selection) => self.by(slots, selection)?,
+            // A device may have begun to choose from one block.
+            Rule::Jointly(k) if slots.len() == 1 => self.each(slots, tally, |_| Some(*k))?,
             Rule::Jointly(k) => self.together(slots, tally, T::from_f64(f64::MAX), |sources| {
                 let (chosen, threshold) = jointly(sources, *k)?;
                 let enough = *k > 0 && chosen.smallest > T::ZERO;
