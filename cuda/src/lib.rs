@@ -24,6 +24,7 @@ mod memory;
 pub mod nvrtc;
 mod program;
 mod staging;
+mod streams;
 mod values;
 
 #[cfg(feature = "emulation")]

@@ -166,6 +166,34 @@ impl Drop for Pinned {
     }
 }
 
+/// Memory that is replaced where it does not suffice. What was replaced is freed at the end, together with the last: freeing waits for all
+/// streams, and so for gradients that are still to come.
+#[derive(Debug)]
+pub(crate) struct Growing<B>(Vec<B>);
+
+impl<B> Growing<B> {
+    /// Nothing.
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// What is there, if it suffices, or larger memory in its place; what is there is given to make it.
+    pub(crate) fn sufficing(
+        &mut self,
+        suffices: impl FnOnce(&B) -> bool,
+        larger: impl FnOnce(Option<&B>) -> Result<B, DeviceError>,
+    ) -> Result<&B, DeviceError> {
+        if !self.0.last().is_some_and(suffices) {
+            let larger = larger(self.0.last())?;
+            self.0.push(larger);
+        }
+        match self.0.last() {
+            Some(enough) => Ok(enough),
+            None => unreachable!("it was put there"),
+        }
+    }
+}
+
 /// Parts of one piece of memory, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {

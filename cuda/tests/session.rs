@@ -4,7 +4,7 @@
 
 mod devices;
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
@@ -154,7 +154,7 @@ fn a_group_is_exchanged_while_others_wait_for_their_gradients() {
     // What rounding takes away would be one more write behind the gradients to come, and all buffers in use.
     let method = || Method::spardl().density(0.02).coding(Coding::Exact);
     // The others begin when all is begun on the device.
-    let begun = std::sync::Barrier::new(4);
+    let (begun, all) = (Mutex::new(0), Condvar::new());
     run(4, |session| {
         let (rank, device) = (session.rank(), (session.rank() == 0).then_some(&device));
         let rest = later.iter().fold(Layout::new(), |layout, name| layout.group().parameter(*name, n));
@@ -165,7 +165,9 @@ fn a_group_is_exchanged_while_others_wait_for_their_gradients() {
         for step in 0..steps {
             let values = gradient("first", n, rank, step);
             let Some(device) = device else {
-                begun.wait();
+                let not_begun = |begun: &mut u64| *begun <= step;
+                let long = Duration::from_secs(20);
+                drop(all.wait_timeout_while(begun.lock().unwrap(), long, not_begun).unwrap());
                 first.ready("first", &values).unwrap();
                 later.iter().for_each(|name| rest.ready(name, &values).unwrap());
                 first.wait().unwrap();
@@ -179,7 +181,8 @@ fn a_group_is_exchanged_while_others_wait_for_their_gradients() {
             // In the first steps memory is allocated, which waits for the device.
             let gate = (step + 1 == steps).then(|| streams.gate(backward));
             later.iter().for_each(|name| rest.ready_on_device(name, &given(backward)).unwrap());
-            begun.wait();
+            *begun.lock().unwrap() = step + 1;
+            all.notify_all();
             std::thread::scope(|scope| {
                 let (done, came) = std::sync::mpsc::channel();
                 let first = &mut first;
@@ -319,17 +322,20 @@ fn with_a_faulty_device(device: &Arc<Cuda>, stream: u64) -> Vec<String> {
             Err(error) => return error.to_string(),
         };
         for step in 0..4 {
-            for (name, len) in PARAMETERS.iter().rev() {
+            // All of them before the device may fail, which memory that is made or freed then would notice first.
+            let gradient = |(name, len): &(&'static str, usize)| {
                 let values = gradient(name, *len, rank, step);
-                let given = match device {
-                    None => gradients.ready(name, &values),
-                    Some(device) => {
-                        let there = Program::new(device, &values, Format::Float32);
-                        gradients.ready_on_device(
-                            name,
-                            &DeviceSlice { order: Order::Stream(stream), ..there.slice(0..*len) },
-                        )
-                    }
+                let there = device.map(|device| Program::new(device, &values, Format::Float32));
+                (*name, values, there)
+            };
+            let given: Vec<_> = PARAMETERS.iter().rev().map(gradient).collect();
+            for (name, values, there) in &given {
+                let given = match there {
+                    None => gradients.ready(name, values),
+                    Some(there) => gradients.ready_on_device(
+                        name,
+                        &DeviceSlice { order: Order::Stream(stream), ..there.slice(0..values.len()) },
+                    ),
                 };
                 if let Err(error) = given {
                     return error.to_string();

@@ -66,7 +66,7 @@ impl Compute {
     }
 
     /// The same for a task that waits for a gradient on a device. Such tasks are done one after the other: a device adds gradients in the
-    /// order in which they are given, and a task hands what follows to the other threads.
+    /// order in which they are given, and a task hands what follows to the other threads. With two devices, one waits for the other.
     pub(crate) fn submit_wait(&self, task: Task) -> Duration {
         let Queues { mailbox, waits, .. } = &*self.0;
         waits.started("wait", || 1, mailbox).submit(task)

@@ -22,9 +22,6 @@ const SHIFTS: usize = 1 << 10;
 /// is during a backward pass; and so that its caches hold nothing of the gradient.
 const BUSY: usize = 256 << 20;
 
-/// How often both sides merge before the device chooses.
-const TRIALS: usize = 3;
-
 /// Gradients by turns, and a residual.
 pub struct Workload<'a> {
     device: &'a Cuda,
@@ -182,7 +179,7 @@ impl<'a> Workload<'a> {
         }
         let Some(came) = came else { return Ok(None) };
         let sums = others.merge(entries);
-        for _ in 0..TRIALS {
+        for _ in 0..MergeTimes::TRIALS {
             if self.values.merge(&others, None, &came)?.is_some_and(|found| found != sums) {
                 return Err("the device merges otherwise than the host".into());
             }

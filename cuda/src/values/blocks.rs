@@ -19,6 +19,10 @@ fn useful_capacity(k: usize, len: usize) -> usize {
     len.min(8 * k + len / 64)
 }
 
+/// Bytes of calls that have memory of their own to come from: they wait for a gradient that is still to come, and buffers that others wait
+/// for must not.
+const GIVEN: usize = 4096;
+
 /// Candidates of a block, and what is chosen of them.
 #[derive(Debug)]
 pub(super) struct Candidates {
@@ -28,8 +32,10 @@ pub(super) struct Candidates {
     values: usize,
     records: usize,
     table: usize,
-    /// The calls that the device has in its table.
+    /// The calls that the device has in its table, and how they come there.
     calls: Vec<Call>,
+    given: Pinned,
+    placed: Fence,
     pub(super) output: Output,
     /// Whether a choice was begun in this step.
     pub(super) begun: bool,
@@ -53,6 +59,8 @@ impl Candidates {
             records,
             table,
             calls: Vec::new(),
+            given: Pinned::new(context, GIVEN)?,
+            placed: Fence::new(context, Kind::Wait)?,
             output,
             begun: false,
             chosen: None,
@@ -88,8 +96,22 @@ impl Candidates {
     pub(super) fn set_calls(&mut self, context: &Context, calls: Vec<Call>) -> Result<(), DeviceError> {
         if calls != self.calls {
             let selections = context.streams().ahead.selections;
-            // SAFETY: there is room for as many calls as are collected, in memory that is freed only when nothing is under way.
-            unsafe { context.write(self.table(), bytemuck::cast_slice(&calls), selections)? };
+            let bytes: &[u8] = bytemuck::cast_slice(&calls);
+            if bytes.len() > GIVEN {
+                // SAFETY: there is room for as many calls as are collected, in memory that is freed only when nothing is under way.
+                unsafe { context.write(self.table(), bytes, selections)? };
+            } else {
+                self.placed.wait("waiting for the calls of a step before")?;
+                // SAFETY: there is room, and nothing else uses it.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.given.at(0), bytes.len()) };
+                context.put(Operation::Copy("a copy to the device"), selections, || {
+                    // SAFETY: as for what is written, and the pinned memory is not changed before this is done.
+                    unsafe {
+                        context.backend().copy_in(self.table(), self.given.at(0), bytes.len(), selections)
+                    }
+                })?;
+                self.placed.record(selections)?;
+            }
             self.calls = calls;
         }
         Ok(())

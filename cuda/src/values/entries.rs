@@ -6,9 +6,9 @@ use std::ops::Range;
 use gleaner_algorithms::device::DeviceError;
 
 use super::CudaValues;
-use crate::context::Readers;
 use crate::kernels::{self, THREADS, arguments};
 use crate::staging::PIECE;
+use crate::streams::Readers;
 
 impl CudaValues {
     /// The values at some indices of a block, in the stream of selections. The context is entered.

@@ -9,7 +9,7 @@ use gleaner_algorithms::device::{DeviceError, DeviceValues, WORTHWHILE};
 
 use super::CudaValues;
 use crate::backend::{Kind, Stream};
-use crate::context::{Context, Readers};
+use crate::context::Context;
 use crate::faster::{MergeKind, MergeSize};
 use crate::fence::Fence;
 use crate::journal::Operation;
@@ -17,7 +17,8 @@ use crate::kernels::{
     ADD_BLOCK, CHUNK, FIND_HELD, READ_ENTRIES, READ_HIGHS, SURVEY_BAG, THREADS, WRITE_CAME, WRITE_HELD,
     arguments,
 };
-use crate::memory::{Layout, Memory, Pinned};
+use crate::memory::{Growing, Layout, Memory, Pinned};
+use crate::streams::Readers;
 
 /// What the kernels note, as it lies in memory.
 const NOTED: usize = 16;
@@ -77,16 +78,16 @@ impl<'a> Shaped<'a> {
 impl MergeBuffers {
     /// What is there if it has room for so many entries of both sides, or larger ones in its place. The context is entered.
     fn with_room<'a>(
-        there: &'a mut Option<Self>,
+        there: &'a mut Growing<Self>,
         context: &Arc<Context>,
         entries: usize,
     ) -> Result<&'a Self, DeviceError> {
-        let enough = match there.take().filter(|there| there.room >= entries) {
-            Some(enough) => enough,
-            // Bags of a method are about as long: a quarter more is enough for the next ones.
-            None => Self::new(context, entries + entries / 4)?,
+        // Bags of a method are about as long: a quarter more is enough for the next ones, and twice as much where it was not.
+        let larger = |before: Option<&Self>| {
+            let room = before.map_or(0, |before| 2 * before.room);
+            Self::new(context, room.max(entries + entries / 4))
         };
-        Ok(there.insert(enough))
+        there.sufficing(|there| there.room >= entries, larger)
     }
 
     fn new(context: &Arc<Context>, room: usize) -> Result<Self, DeviceError> {
@@ -261,19 +262,28 @@ impl CudaValues {
         if block.as_ref().is_some_and(|block| block.len() != shaped.bag.len) {
             return Ok(None);
         }
+        let kind = match beneath {
+            Some(_) => MergeKind::AddToBlock,
+            None if held.is_empty() => MergeKind::Decode,
+            None => MergeKind::Add,
+        };
+        let size = MergeSize { kind, entries };
+        if self.context.faster.is_host(size) {
+            return Ok(None);
+        }
+        let _entered = self.context.enter()?;
+        let mut buffers = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
+        let buffers = match MergeBuffers::with_room(&mut buffers, &self.context, entries) {
+            // The host can do without.
+            Err(DeviceError::Memory(_)) => return Ok(None),
+            buffers => buffers?,
+        };
         let there = || {
-            let _entered = self.context.enter()?;
-            let mut buffers = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
-            let buffers = MergeBuffers::with_room(&mut buffers, &self.context, entries);
-            let merge = |buffers: &MergeBuffers| {
-                let beneath = block.as_ref().map(|block| self.at(block.start));
-                // SAFETY: the block has so many values.
-                let merge = || unsafe { buffers.merge(held, beneath, &shaped) };
-                // Values are read behind the last write.
-                if beneath.is_some() { self.ask(merge) } else { merge() }
-            };
-            match buffers.and_then(merge) {
-                // The host can do without.
+            let beneath = block.as_ref().map(|block| self.at(block.start));
+            // SAFETY: the block has so many values.
+            let merge = || unsafe { buffers.merge(held, beneath, &shaped) };
+            // Values are read behind the last write.
+            match if beneath.is_some() { self.ask(merge) } else { merge() } {
                 Err(DeviceError::Memory(_)) => Ok(None),
                 merged => merged,
             }
@@ -289,12 +299,6 @@ impl CudaValues {
                 None => held.merge(&came),
             })
         };
-        let kind = match beneath {
-            Some(_) => MergeKind::AddToBlock,
-            None if held.is_empty() => MergeKind::Decode,
-            None => MergeKind::Add,
-        };
-        let size = MergeSize { kind, entries };
         self.context.faster.choose(size, there, here)
     }
 }

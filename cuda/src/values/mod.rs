@@ -23,11 +23,12 @@ use gleaner_algorithms::bag::wire::{Encoded, RiceIndices};
 use gleaner_algorithms::device::{DeviceError, DeviceValues, Format, Given, Largest};
 use gleaner_algorithms::residual::NonFinite;
 
-use crate::context::{Context, Readers};
+use crate::context::Context;
 use crate::journal::Operation;
 use crate::kernels::{self, THREADS, arguments};
-use crate::memory::Memory;
+use crate::memory::{Growing, Memory};
 use crate::staging::PIECE_BYTES;
+use crate::streams::Readers;
 use blocks::{Block, Blocks};
 use collected::limit;
 use merge::MergeBuffers;
@@ -45,7 +46,7 @@ pub(crate) struct CudaValues {
     turns: Turns,
     state: Mutex<State>,
     /// For bags that are merged.
-    merging: Mutex<Option<MergeBuffers>>,
+    merging: Mutex<Growing<MergeBuffers>>,
 }
 
 /// All that is not the values.
@@ -53,9 +54,9 @@ pub(crate) struct CudaValues {
 struct State {
     blocks: Blocks,
     /// For selections that were not foreseen.
-    spare: Option<Output>,
+    spare: Growing<Output>,
     /// For indices that are encoded.
-    rice: Option<RiceBuffers>,
+    rice: Growing<RiceBuffers>,
     /// Whether the step's gradient is complete: what comes next begins another step.
     complete: bool,
 }
@@ -81,8 +82,16 @@ impl CudaValues {
         drop(context.stage(context.streams().writes, &[])?);
         let turns = Turns::new(context)?;
         let blocks = turns.write(|| Blocks::new(context, &blocks, &quotas))?;
-        let state = Mutex::new(State { blocks, spare: None, rice: None, complete: false });
-        Ok(Self { context: Arc::clone(context), memory, len, turns, state, merging: Mutex::default() })
+        let state =
+            Mutex::new(State { blocks, spare: Growing::new(), rice: Growing::new(), complete: false });
+        Ok(Self {
+            context: Arc::clone(context),
+            memory,
+            len,
+            turns,
+            state,
+            merging: Mutex::new(Growing::new()),
+        })
     }
 
     /// Where the value at a position is.
@@ -172,11 +181,11 @@ impl DeviceValues<f32> for CudaValues {
         }
         let blocks = self.turns.write(|| Blocks::new(&context, blocks, quotas))?;
         // For a selection without a prediction: memory that is missing is missed before a step begins.
-        let mut spare = None;
+        let mut spare = Growing::new();
         if let Some(most) = blocks.blocks.iter().map(Block::asked).max().filter(|most| *most > 0) {
             Output::with_room(&mut spare, &context, most)?;
         }
-        *self.state() = State { blocks, spare, rice: None, complete: false };
+        *self.state() = State { blocks, spare, rice: Growing::new(), complete: false };
         Ok(())
     }
 

@@ -6,11 +6,12 @@ use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::device::DeviceError;
 
 use crate::backend::Kind;
-use crate::context::{Context, Readers};
+use crate::context::Context;
 use crate::fence::Fence;
 use crate::journal::Operation;
 use crate::kernels::Cut;
-use crate::memory::{Memory, Pinned};
+use crate::memory::{Growing, Memory, Pinned};
+use crate::streams::Readers;
 
 /// A cut and entries, on the device and on the host.
 #[derive(Debug)]
@@ -41,15 +42,13 @@ impl Output {
     /// The one that is there if it has room for this many entries, or a larger one in its place, for selections that the host asks for. The
     /// context is entered.
     pub(super) fn with_room<'a>(
-        output: &'a mut Option<Self>,
+        output: &'a mut Growing<Self>,
         context: &Arc<Context>,
         entries: usize,
     ) -> Result<&'a Self, DeviceError> {
-        let enough = match output.take().filter(|output| output.room >= entries) {
-            Some(output) => output,
-            None => Self::new(context, context.streams().asked, entries.next_power_of_two())?,
-        };
-        Ok(output.insert(enough))
+        let larger =
+            |_: Option<&Self>| Self::new(context, context.streams().asked, entries.next_power_of_two());
+        output.sufficing(|output| output.room >= entries, larger)
     }
 
     /// Where the cut is, and behind it the indices.

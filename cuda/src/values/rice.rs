@@ -8,11 +8,12 @@ use gleaner_algorithms::device::{DeviceError, WORTHWHILE};
 use super::blocks::Block;
 use super::{CudaValues, State};
 use crate::backend::Kind;
-use crate::context::{Context, Readers};
+use crate::context::Context;
 use crate::fence::Fence;
 use crate::journal::Operation;
 use crate::kernels::{CHUNK, ENCODE_GAPS, SURVEY_GAPS, THREADS, arguments};
-use crate::memory::{Memory, Pinned};
+use crate::memory::{Growing, Memory, Pinned};
+use crate::streams::Readers;
 
 /// What the kernels measure, as it lies in memory.
 const MEASURED: usize = 32;
@@ -33,24 +34,16 @@ pub(super) struct RiceBuffers {
 impl RiceBuffers {
     /// What is there if it has room for so many indices of a block of `len`, or larger ones in its place. The context is entered.
     fn with_room<'a>(
-        there: &'a mut Option<Self>,
+        there: &'a mut Growing<Self>,
         context: &Arc<Context>,
         (count, len): (usize, usize),
     ) -> Result<&'a Self, DeviceError> {
         let (words, chunks) = (RiceIndices::most_words(count, len), count.div_ceil(CHUNK as usize));
-        match there.take() {
-            Some(enough) if enough.words >= words && enough.chunks >= chunks => Ok(there.insert(enough)),
-            before => {
-                let (held, blocks) = before.as_ref().map_or((0, 0), |before| (before.words, before.chunks));
-                match Self::new(context, words.max(held).next_multiple_of(2), chunks.max(blocks)) {
-                    Ok(larger) => Ok(there.insert(larger)),
-                    Err(error) => {
-                        *there = before;
-                        Err(error)
-                    }
-                }
-            }
-        }
+        let larger = |before: Option<&Self>| {
+            let (held, blocks) = before.map_or((0, 0), |before| (before.words, before.chunks));
+            Self::new(context, words.max(held).next_multiple_of(2), chunks.max(blocks))
+        };
+        there.sufficing(|there| there.words >= words && there.chunks >= chunks, larger)
     }
 
     fn new(context: &Arc<Context>, words: usize, chunks: usize) -> Result<Self, DeviceError> {

@@ -17,6 +17,8 @@ use crate::fence::Fence;
 ///   have.
 /// - What selects reads values, candidates, the number of candidates and what was not finite, all of which writes change: it waits for
 ///   the last write.
+/// - Encoding, and merging where no values are read, have memory of their own and take no turn: the host waits for each, and what they read of
+///   a selection has been received.
 /// - What writes waits for the last selection, which may still read them. A commit also reads the indices that the selection before
 ///   has chosen, in its output: so the next selection, which overwrites them, waits for the commit as for any write.
 /// - Copies to the host read values and what was not finite once the last write is done, and an output once its selection is. A copy of values

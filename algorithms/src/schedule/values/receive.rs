@@ -98,28 +98,34 @@ impl<T: Element> Values<T> {
     ) -> Result<(), Refusal> {
         self.unalign(store, place);
         let (run, none) = (self.run.clone(), Entries::default());
-        let block = || run.own(place.block).number_on_device();
-        let (held, beneath) = match store.get(place) {
-            Some(Held::Own(overlay)) if how == How::Add => (Some(overlay), block()),
-            Some(Held::Bag(Carried { bag: Bag::Sparse(held), .. })) if how == How::Add => (Some(held), None),
-            _ => (None, None),
+        let merge = |held: &Entries<T>, beneath| run.accumulator.merge(held, beneath, &came);
+        let (sums, held) = match store.get(place) {
+            Some(Held::Own(overlay)) if how == How::Add => {
+                let sums = match run.own(place.block).number_on_device() {
+                    Some(block) => merge(overlay, Some(block))?.map(finite).transpose()?,
+                    None => None,
+                };
+                (sums.map(Held::Own), overlay.len())
+            }
+            Some(Held::Bag(Carried { bag: Bag::Sparse(held), .. })) if how == How::Add => {
+                let sums = merge(held, None)?.map(finite).transpose()?;
+                let bag = |sums| Held::of_sparse(Bag::smaller(sums, run.block_len(place.block)));
+                (sums.map(bag), held.len())
+            }
+            _ => {
+                if let Some(entries) = merge(&none, None)? {
+                    return self.take_sparse(store, place, entries, rounded, how);
+                }
+                (None, 0)
+            }
         };
-        match (run.accumulator.merge(held.unwrap_or(&none), beneath, &came)?, held) {
-            (Some(sums), Some(held)) => {
-                self.tally.merged += (count + held.len()) as f64;
-                let sums = finite(sums)?;
-                *store.at(place) = Some(match beneath {
-                    Some(_) => Held::Own(sums),
-                    None => Held::of_sparse(Bag::smaller(sums, run.block_len(place.block))),
-                });
-                Ok(())
-            }
-            (Some(entries), None) => self.take_sparse(store, place, entries, rounded, how),
-            (None, _) => {
-                let entries = came.entries(position, false).map_err(Refusal::Malformed)?;
-                self.take_sparse(store, place, entries, rounded, how)
-            }
+        if sums.is_some() {
+            self.tally.merged += (count + held) as f64;
+            *store.at(place) = sums;
+            return Ok(());
         }
+        let entries = came.entries(position, false).map_err(Refusal::Malformed)?;
+        self.take_sparse(store, place, entries, rounded, how)
     }
 
     /// Takes sparse entries in.
