@@ -19,20 +19,6 @@ struct Merging {
     u32 unused;
 };
 
-// Whether this block is the last to come here. Then it sees what thread 0 of each block wrote before.
-__device__ __forceinline__ bool is_last_block(u32* ready, bool& last) {
-    if (threadIdx.x == 0) {
-        // It is seen by all before this block says that it is done.
-        __threadfence();
-        last = atomicAdd(ready, 1u) == gridDim.x - 1;
-    }
-    __syncthreads();
-    if (last) {
-        __threadfence();
-    }
-    return last;
-}
-
 // The field of an entry.
 __device__ __forceinline__ u32 low_bits(const u32* body, u32 at, u32 width) {
     u64 first = static_cast<u64>(at) * width;

@@ -122,15 +122,10 @@ __device__ __forceinline__ void find_digit(
 ) {
     Digit digit = digit_of(number, number == 0 ? 0 : cut->magnitude);
     count_digits(bins, values, count, digit, sums);
-    // What a block added is seen by all before it says that it is done.
+    // What all threads of a block added is seen by all before it says that it is done.
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) {
-        bins.last = atomicAdd(&cut->ready, 1u) == gridDim.x - 1;
-    }
-    __syncthreads();
-    if (bins.last) {
-        __threadfence();
+    if (is_last_block(&cut->ready, bins.last)) {
         pick_digit(bins, number, digit, k, found, cut, sums);
     }
 }

@@ -80,14 +80,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) {
         sums[blockIdx.x] = all_lower;
         sums[gridDim.x + blockIdx.x] = all_upper;
-        __threadfence();
-        last = atomicAdd(&survey->ready, 1u) == gridDim.x - 1;
     }
-    __syncthreads();
-    if (!last) {
+    if (!is_last_block(&survey->ready, last)) {
         return;
     }
-    __threadfence();
     all_lower = sum_chunks(sums, shared);
     all_upper = sum_chunks(sums + gridDim.x, shared);
     if (threadIdx.x == 0) {

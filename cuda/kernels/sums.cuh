@@ -57,15 +57,10 @@ __device__ __forceinline__ u64 sum_chunks(u64* chunks, u64 (&sums)[WARPS]) {
 __device__ __forceinline__ void end_chunk(u64 all, u64* chunks, u64 (&sums)[WARPS], bool& last, Cut* cut) {
     if (threadIdx.x == 0) {
         chunks[blockIdx.x] = all;
-        // It is seen by all before this block says that it is done.
-        __threadfence();
-        last = atomicAdd(&cut->ready, 1u) == gridDim.x - 1;
     }
-    __syncthreads();
-    if (!last) {
+    if (!is_last_block(&cut->ready, last)) {
         return;
     }
-    __threadfence();
     all = sum_chunks(chunks, sums);
     if (threadIdx.x == 0) {
         u32 ties = min(static_cast<u32>(all >> 32), cut->ties);

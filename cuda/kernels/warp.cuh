@@ -1,4 +1,4 @@
-// What the lanes of a warp tell each other, and how a warp reads its part of a tile.
+// What the lanes of a warp and the blocks of a launch exchange, and how a warp reads its part of a tile.
 
 __device__ __forceinline__ u32 lane_of_thread() {
     return threadIdx.x % LANES;
@@ -55,4 +55,18 @@ __device__ __forceinline__ void load_items(const float* values, u64 start, u32 c
     for (u32 i = 0; i < ITEMS; i++) {
         items[i] = at + i * LANES < count ? values[at + i * LANES] : 0.0f;
     }
+}
+
+// Whether this block is the last to come here. Then it sees what thread 0 of each block wrote before.
+__device__ __forceinline__ bool is_last_block(u32* ready, bool& last) {
+    if (threadIdx.x == 0) {
+        // It is seen by all before this block says that it is done.
+        __threadfence();
+        last = atomicAdd(ready, 1u) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (last) {
+        __threadfence();
+    }
+    return last;
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use gleaner_algorithms::device::DeviceError;
 
 use crate::backend::{Backend, Event, Failure, Kind, Mode, Stream};
-use crate::faster::Faster;
 use crate::journal::{Journal, Operation};
 use crate::kernels::{Argument, THREADS, TILE, WARP};
+use crate::merge_choice::MergeChoice;
 use crate::staging::{Idle, Staging};
 use crate::streams::{Readers, Streams};
 
@@ -36,7 +36,7 @@ pub(crate) struct Context {
     /// A buffer is idle again.
     returned: Condvar,
     /// Which side merges faster.
-    pub(crate) faster: Faster,
+    pub(crate) merge_choice: MergeChoice,
 }
 
 impl fmt::Debug for Context {
@@ -82,7 +82,7 @@ impl Context {
             failed: OnceLock::new(),
             idle: Mutex::default(),
             returned: Condvar::new(),
-            faster: Faster::default(),
+            merge_choice: MergeChoice::default(),
             backend,
         })
     }

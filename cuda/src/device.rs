@@ -12,11 +12,11 @@ use crate::backend::Driver;
 use crate::backend::Emulation;
 use crate::context::Context;
 use crate::error::CudaError;
-use crate::faster::MergeTimes;
 use crate::fence::Moment;
 use crate::journal::Operation;
 use crate::kernels::{self, Argument, THREADS, arguments};
 use crate::memory::Memory;
+use crate::merge_choice::MergeTimes;
 use crate::staging::{PIECE, PIECE_BYTES};
 use crate::values::CudaValues;
 
@@ -115,7 +115,7 @@ impl Cuda {
 
     /// How long merging has taken on the device and on the host, for each class of sizes that came.
     pub fn merges(&self) -> Vec<MergeTimes> {
-        self.context.faster.measured()
+        self.context.merge_choice.measured()
     }
 
     /// What the device takes for a launch of a kernel that does next to nothing, when so many follow each other.

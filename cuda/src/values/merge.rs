@@ -10,7 +10,6 @@ use gleaner_algorithms::device::{DeviceError, DeviceValues, WORTHWHILE};
 use super::CudaValues;
 use crate::backend::{Kind, Stream};
 use crate::context::Context;
-use crate::faster::{MergeKind, MergeSize};
 use crate::fence::Fence;
 use crate::journal::Operation;
 use crate::kernels::{
@@ -18,6 +17,7 @@ use crate::kernels::{
     arguments,
 };
 use crate::memory::{Growing, Layout, Memory, Pinned};
+use crate::merge_choice::{MergeKind, MergeSize};
 use crate::streams::Readers;
 
 /// What the kernels note, as it lies in memory.
@@ -42,7 +42,7 @@ pub(super) struct MergeBuffers {
     room: usize,
 }
 
-/// A bag that is as long as its header says, and what the kernels are told of it.
+/// A bag that is as long as its header says, and what the kernels need of it.
 struct Shaped<'a> {
     bag: RiceBag<'a>,
     count: u32,
@@ -268,7 +268,7 @@ impl CudaValues {
             None => MergeKind::Add,
         };
         let size = MergeSize { kind, entries };
-        if self.context.faster.is_host(size) {
+        if self.context.merge_choice.is_host(size) {
             return Ok(None);
         }
         let _entered = self.context.enter()?;
@@ -299,6 +299,6 @@ impl CudaValues {
                 None => held.merge(&came),
             })
         };
-        self.context.faster.choose(size, there, here)
+        self.context.merge_choice.choose(size, there, here)
     }
 }

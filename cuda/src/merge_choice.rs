@@ -44,9 +44,9 @@ pub struct MergeTimes {
 
 /// What was measured on a device so far.
 #[derive(Debug, Default)]
-pub(crate) struct Faster(Mutex<Vec<MergeTimes>>);
+pub(crate) struct MergeChoice(Mutex<Vec<MergeTimes>>);
 
-impl Faster {
+impl MergeChoice {
     fn locked(&self) -> MutexGuard<'_, Vec<MergeTimes>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,15 +129,15 @@ mod tests {
     const SIZE: MergeSize = MergeSize { kind: MergeKind::Add, entries: 40_000 };
 
     /// Who has done it, with the device slower or faster by milliseconds.
-    fn done(faster: &Faster, size: MergeSize, slower: bool) -> (u32, u32) {
+    fn done(choice: &MergeChoice, size: MergeSize, slower: bool) -> (u32, u32) {
         let (mut there, mut here) = (0, 0);
         let side = |count: &mut u32, slow: bool| {
             *count += 1;
             sleep(Duration::from_millis(if slow { 3 } else { 0 }));
             Some(7)
         };
-        if !faster.is_host(size) {
-            faster.choose(size, || Ok(side(&mut there, slower)), || side(&mut here, !slower)).unwrap();
+        if !choice.is_host(size) {
+            choice.choose(size, || Ok(side(&mut there, slower)), || side(&mut here, !slower)).unwrap();
         }
         (there, here)
     }
@@ -145,24 +145,24 @@ mod tests {
     #[test]
     fn both_do_it_three_times_and_then_the_faster() {
         for slower in [false, true] {
-            let faster = Faster::default();
+            let choice = MergeChoice::default();
             for _ in 0..MergeTimes::TRIALS {
-                assert_eq!(done(&faster, SIZE, slower), (1, 1));
+                assert_eq!(done(&choice, SIZE, slower), (1, 1));
             }
-            assert_eq!(done(&faster, SIZE, slower), (u32::from(!slower), 0));
+            assert_eq!(done(&choice, SIZE, slower), (u32::from(!slower), 0));
             // Up to the next power of two, and no further.
-            assert_eq!(done(&faster, MergeSize { entries: 65_535, ..SIZE }, slower), (u32::from(!slower), 0));
-            assert_eq!(done(&faster, MergeSize { entries: 65_536, ..SIZE }, slower), (1, 1));
-            assert_eq!(done(&faster, MergeSize { kind: MergeKind::Decode, ..SIZE }, slower), (1, 1));
+            assert_eq!(done(&choice, MergeSize { entries: 65_535, ..SIZE }, slower), (u32::from(!slower), 0));
+            assert_eq!(done(&choice, MergeSize { entries: 65_536, ..SIZE }, slower), (1, 1));
+            assert_eq!(done(&choice, MergeSize { kind: MergeKind::Decode, ..SIZE }, slower), (1, 1));
         }
     }
 
     #[test]
     fn what_the_device_does_not_give_is_no_trial() {
-        let faster = Faster::default();
+        let choice = MergeChoice::default();
         for _ in 0..2 * MergeTimes::TRIALS {
-            assert_eq!(faster.choose(SIZE, || Ok(None::<u32>), || Some(7)).unwrap(), None);
+            assert_eq!(choice.choose(SIZE, || Ok(None::<u32>), || Some(7)).unwrap(), None);
         }
-        assert_eq!(done(&faster, SIZE, false), (1, 1));
+        assert_eq!(done(&choice, SIZE, false), (1, 1));
     }
 }
