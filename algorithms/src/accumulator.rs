@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use crate::bag::Entries;
-use crate::bag::wire::{Encoded, RiceIndices};
+use crate::bag::wire::Encoded;
+use crate::bag::{Entries, Rounded};
 use crate::device::{DeviceError, DeviceValues, Largest};
 use crate::residual::NonFinite;
 use crate::{Block, Element, Partition, select};
@@ -305,11 +305,16 @@ impl<'a, T: Element> Own<'a, T> {
         }
     }
 
-    /// The indices of so many entries, the k largest, where a device has chosen and encoded them.
-    pub(crate) fn rice_indices(&self, count: usize) -> Result<Option<RiceIndices>, DeviceError> {
+    /// How entries of the block travel, where a device encodes them: see [`DeviceValues::encode`].
+    pub(crate) fn encode(
+        &self,
+        entries: &Entries<T>,
+        rounded: Rounded,
+        chosen: bool,
+    ) -> Result<Option<Encoded>, DeviceError> {
         match self {
             Own::Host(_) | Own::Sparse(_) => Ok(None),
-            Own::Device { there, block, .. } => there.values.rice_indices(*block, count),
+            Own::Device { there, block, .. } => there.values.encode(*block, entries, rounded, chosen),
         }
     }
 

@@ -8,8 +8,8 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use crate::Element;
-use crate::bag::Entries;
-use crate::bag::wire::{Encoded, RiceIndices};
+use crate::bag::wire::Encoded;
+use crate::bag::{Entries, Rounded};
 use crate::residual::NonFinite;
 
 /// From so many entries on a device is asked to encode, decode and merge. With 33,000 it took less time to encode than the host on an H100
@@ -238,12 +238,20 @@ pub trait DeviceValues<T: Element>: Debug + Send + Sync {
     /// What has failed on the device.
     fn largest(&self, block: usize, k: usize) -> Result<Largest<T>, DeviceError>;
 
-    /// The indices that [`largest`](Self::largest) has chosen for this step, as they travel in Rice's form, if they are so many and the device knows them
-    /// still; None, too, where it encodes them no faster than the host.
+    /// How entries of a block travel, in the bytes that [`Encoded::of`] gives. `chosen` says that they are what [`largest`](Self::largest) has chosen
+    /// for this step, or a part of it: the indices of all of it are encoded where they are, if the device knows them still, and others are copied to
+    /// it first. None where they are few, where the host is no slower, where another form than Rice's may be smaller, and where memory is missing:
+    /// then the host does it.
     ///
     /// # Errors
     /// What has failed on the device.
-    fn rice_indices(&self, block: usize, count: usize) -> Result<Option<RiceIndices>, DeviceError>;
+    fn encode(
+        &self,
+        block: usize,
+        entries: &Entries<T>,
+        rounded: Rounded,
+        chosen: bool,
+    ) -> Result<Option<Encoded>, DeviceError>;
 
     /// The sum of entries that are held and of a bag that came, as [`Entries::merge`] gives it; with nothing held, the entries of the bag. With a
     /// block `beneath`, what is held is laid over its values, and the sum is that of [`Entries::merge_over`]. None where the host is no slower,

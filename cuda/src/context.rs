@@ -10,7 +10,7 @@ use gleaner_algorithms::device::DeviceError;
 use crate::backend::{Backend, Event, Failure, Kind, Mode, Stream};
 use crate::journal::{Journal, Operation};
 use crate::kernels::{Argument, THREADS, TILE, WARP};
-use crate::merge_choice::MergeChoice;
+use crate::offload::OffloadChoice;
 use crate::staging::{Idle, Staging};
 use crate::streams::{Readers, Streams};
 
@@ -35,8 +35,8 @@ pub(crate) struct Context {
     idle: Mutex<Idle>,
     /// A buffer is idle again.
     returned: Condvar,
-    /// Which side merges faster.
-    pub(crate) merge_choice: MergeChoice,
+    /// Which side encodes, decodes and merges faster.
+    pub(crate) offloads: OffloadChoice,
 }
 
 impl fmt::Debug for Context {
@@ -82,7 +82,7 @@ impl Context {
             failed: OnceLock::new(),
             idle: Mutex::default(),
             returned: Condvar::new(),
-            merge_choice: MergeChoice::default(),
+            offloads: OffloadChoice::default(),
             backend,
         })
     }

@@ -16,7 +16,7 @@ use crate::fence::Moment;
 use crate::journal::Operation;
 use crate::kernels::{self, Argument, THREADS, arguments};
 use crate::memory::Memory;
-use crate::merge_choice::MergeTimes;
+use crate::offload::OffloadTimes;
 use crate::staging::{PIECE, PIECE_BYTES};
 use crate::values::CudaValues;
 
@@ -113,9 +113,9 @@ impl Cuda {
         self.context.end_trace()
     }
 
-    /// How long merging has taken on the device and on the host, for each class of sizes that came.
-    pub fn merges(&self) -> Vec<MergeTimes> {
-        self.context.merge_choice.measured()
+    /// How long encoding, decoding and merging have taken on the device and on the host, for each class of sizes that came.
+    pub fn offload_times(&self) -> Vec<OffloadTimes> {
+        self.context.offloads.measured()
     }
 
     /// What the device takes for a launch of a kernel that does next to nothing, when so many follow each other.

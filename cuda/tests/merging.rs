@@ -15,7 +15,7 @@ use gleaner_algorithms::device::{Device, DeviceValues, Given, WORTHWHILE};
 use gleaner_algorithms::residual::{Collection, Residual};
 use gleaner_algorithms::schedule::{Happening, watched};
 use gleaner_algorithms::{Layers, Method, Reduction};
-use gleaner_cuda::{Cuda, MergeKind};
+use gleaner_cuda::{Cuda, Offload};
 
 /// The codings that a device reads.
 const CODINGS: [Coding; 3] = [Coding::Exact, Coding::Bf16, Coding::F16];
@@ -161,7 +161,7 @@ fn malformed_bags_are_left_to_the_host() {
             assert!(encoded.entries::<f32>(0, false).is_err());
             assert_eq!(values.merge(&held, None, &encoded).unwrap(), None, "byte {at}");
         }
-        assert_eq!(cuda.merges(), [], "that was no trial");
+        assert_eq!(cuda.offload_times(), [], "that was no trial");
         assert!(values.merge(&held, None, &sent).unwrap().is_some());
     });
 }
@@ -180,7 +180,7 @@ fn few_entries_and_other_forms_are_left_to_the_host() {
         let (packed, _) = came(&even, LEN * 2, Coding::Exact);
         assert!(packed.rice().is_none());
         assert_eq!(values.merge(&held, None, &packed).unwrap(), None);
-        assert_eq!(cuda.merges(), []);
+        assert_eq!(cuda.offload_times(), []);
     });
 }
 
@@ -195,14 +195,14 @@ fn the_faster_one_does_it_after_three_trials_of_a_size() {
         for trial in 0..5 {
             assert_eq!(values.merge(&held, None, &encoded).unwrap().is_some(), trial < 3, "trial {trial}");
         }
-        let measured = cuda.merges();
+        let measured = cuda.offload_times();
         assert_eq!(measured.len(), classes);
         // The emulation is slower than what it runs on.
         assert!(
             measured.iter().all(|merged| merged.times == 3 && merged.device > merged.host),
             "{measured:?}"
         );
-        assert!(measured.iter().all(|merged| merged.kind == MergeKind::Add));
+        assert!(measured.iter().all(|merged| merged.kind == Offload::Add));
     }
     // Another accumulator of the device knows it, too; decoding alone is measured apart.
     let (encoded, _) = came(&entries(&mut random, 2 * COUNT, 8), LEN * 4, Coding::Exact);

@@ -7,7 +7,6 @@ mod devices;
 use std::sync::Arc;
 
 use devices::{Program, emulation};
-use gleaner_algorithms::bag::wire::Encoded;
 use gleaner_algorithms::bag::{Entries, Rounded};
 use gleaner_algorithms::device::{Apply, Device, DeviceSlice, DeviceValues, Format, Given, Order};
 use gleaner_cuda::{Cuda, Streams};
@@ -149,9 +148,10 @@ fn what_the_host_asks_for_waits_for_no_gradient_of_other_values() {
     let chosen = groups[0].largest(0, k).unwrap().entries;
     assert_eq!(chosen.len(), k);
     asked("what was begun");
-    let indices = groups[0].rice_indices(0, k).unwrap().unwrap();
+    let bag = groups[0].encode(0, &chosen, Rounded::EXACT, true).unwrap().unwrap();
     asked("encoding");
-    let bag = Encoded::of_rice(&chosen, n, Rounded::EXACT, indices).unwrap();
+    assert_eq!(groups[0].encode(0, &chosen, Rounded::EXACT, false).unwrap().as_ref(), Some(&bag));
+    asked("encoding of what the host has");
     assert_eq!(groups[0].merge(&Entries::default(), None, &bag).unwrap(), Some(chosen));
     asked("decoding");
     assert!(groups[0].merge(&Entries::default(), Some(0), &bag).unwrap().is_some());

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gleaner_algorithms::device::Device;
-use gleaner_cuda::{Cuda, Emulation};
+use gleaner_cuda::{Cuda, Emulation, Offload};
 
 use report::{Kernel, Row, peers};
 use workload::Workload;
@@ -125,12 +125,7 @@ fn measure(device: &Cuda, n: usize, options: &Options) -> Result<Row, Box<dyn Er
     let kernels = kernels(device, &mut work, steps)?;
     let search = repeat(&mut || Ok(work.search()?))?;
     let accumulate = repeat(&mut || Ok(work.accumulate()?))?;
-    let mut by_device = Vec::new();
-    let encoded = repeat(&mut || {
-        let (host, device) = work.encode()?;
-        by_device.push(device);
-        Ok(host)
-    })?;
+    let encoded = repeat(&mut || work.encode())?;
     let mut merges = Vec::new();
     let decoded = repeat(&mut || {
         let (decoded, merged) = work.on_the_host(&entries)?;
@@ -163,7 +158,8 @@ fn measure(device: &Cuda, n: usize, options: &Options) -> Result<Row, Box<dyn Er
             .map(|kernel| kernel.each),
         bare_out,
         encoded,
-        encoded_there: by_device.into_iter().skip(UNCOUNTED).collect::<Option<Vec<_>>>().map(median),
+        encoded_chosen: work.measured(Offload::EncodeChosen, k),
+        encoded_given: work.measured(Offload::Encode, k),
         decoded,
         merged: median(merges.split_off(UNCOUNTED)),
         added,

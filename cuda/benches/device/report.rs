@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::fs;
 use std::time::Duration;
 
-use gleaner_cuda::MergeTimes;
+use gleaner_cuda::OffloadTimes;
 
 /// What was measured with n entries.
 pub struct Row {
@@ -25,14 +25,16 @@ pub struct Row {
     pub search: Duration,
     pub bag_out: Option<Duration>,
     pub bare_out: Duration,
-    /// The bag as it travels: by the host, and with its indices encoded on the device, if they are.
+    /// The bag as it travels: by the host, into a message.
     pub encoded: Duration,
-    pub encoded_there: Option<Duration>,
+    /// By both, if its indices are encoded on the device: what it has chosen, and indices that come from the host. The least times.
+    pub encoded_chosen: Option<OffloadTimes>,
+    pub encoded_given: Option<OffloadTimes>,
     /// By the host: a bag that came, and two merged.
     pub decoded: Duration,
     pub merged: Duration,
     /// A bag that came decoded and added to another, by both: the least times.
-    pub added: Option<MergeTimes>,
+    pub added: Option<OffloadTimes>,
     pub bag_in: Duration,
     pub bare_in: Duration,
     pub kernels: Vec<Kernel>,
@@ -156,17 +158,11 @@ fn write_row(text: &mut String, row: &Row, floor: Duration, peers: &[Peer]) {
         line("bag to the host", out, of_bare(out, row.bare_out));
     }
     line("bag encoded by the host", row.encoded, String::new());
-    if let Some(there) = row.encoded_there {
-        let ratio = row.encoded.as_secs_f64() / there.as_secs_f64().max(1e-12);
-        line("  with indices by the device", there, format!("{ratio:.1} times as fast"));
-    }
+    write_both(&mut line, ["  without the message", "  chosen indices by the device"], row.encoded_chosen);
+    write_both(&mut line, ["  without the message", "  the host's indices by the device"], row.encoded_given);
     line("bag decoded by the host", row.decoded, String::new());
     line("two bags merged by the host", row.merged, String::new());
-    if let Some(added) = row.added {
-        line("bag decoded and merged by the host", added.host, format!("least of {}", added.times));
-        let ratio = added.host.as_secs_f64() / added.device.as_secs_f64().max(1e-12);
-        line("  by the device", added.device, format!("{ratio:.1} times as fast"));
-    }
+    write_both(&mut line, ["bag decoded and merged by the host", "  by the device"], row.added);
     line("bag from the host, applied", row.bag_in, of_bare(row.bag_in, row.bare_in));
     for Kernel { name, count, each } in &row.kernels {
         line(&format!("    {name}"), *each, format!("x {count}"));
@@ -182,6 +178,18 @@ fn write_row(text: &mut String, row: &Row, floor: Duration, peers: &[Peer]) {
         let _ =
             writeln!(text, "  the host selects {}", if equal { "the same, bit by bit" } else { "OTHERWISE" });
     }
+}
+
+/// What both sides took, under a name for each.
+fn write_both(
+    mut line: impl FnMut(&str, Duration, String),
+    [host, device]: [&str; 2],
+    times: Option<OffloadTimes>,
+) {
+    let Some(times) = times else { return };
+    line(host, times.host, format!("least of {}", times.times));
+    let ratio = times.host.as_secs_f64() / times.device.as_secs_f64().max(1e-12);
+    line(device, times.device, format!("{ratio:.1} times as fast"));
 }
 
 /// For programs: one line.
@@ -215,7 +223,10 @@ fn row_json(row: &Row, peers: &[Peer]) -> String {
         ("bag_out_us", row.bag_out),
         ("bare_out_us", Some(row.bare_out)),
         ("encoded_us", Some(row.encoded)),
-        ("encoded_there_us", row.encoded_there),
+        ("encoded_chosen_us", row.encoded_chosen.map(|times| times.host)),
+        ("encoded_chosen_there_us", row.encoded_chosen.map(|times| times.device)),
+        ("encoded_given_us", row.encoded_given.map(|times| times.host)),
+        ("encoded_given_there_us", row.encoded_given.map(|times| times.device)),
         ("decoded_us", Some(row.decoded)),
         ("merged_us", Some(row.merged)),
         ("added_us", row.added.map(|added| added.host)),

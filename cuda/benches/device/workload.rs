@@ -4,11 +4,11 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::bag::wire::{Body, Decoder, Encoded, Expected, Part, encode};
+use gleaner_algorithms::bag::wire::{Body, Decoder, Expected, Part, encode};
 use gleaner_algorithms::bag::{Entries, Rounded};
 use gleaner_algorithms::device::{Device, DeviceError, DeviceSlice, DeviceValues, Format, Given, Order};
 use gleaner_algorithms::select::{self, predict_threshold, top_k_dense};
-use gleaner_cuda::{Cuda, Memory, MergeKind, MergeTimes, Moment};
+use gleaner_cuda::{Cuda, Memory, Moment, Offload, OffloadTimes};
 use gleaner_statistics::random::Generator;
 
 /// Random numbers that are made on the host: gradients repeat them from other places on.
@@ -165,7 +165,7 @@ impl<'a> Workload<'a> {
 
     /// The entries as they travel, decoded and added to as many others on both sides, as the device measures it to choose between them. None
     /// where they are few, or travel in another form.
-    pub fn merge(&self, entries: &Entries<f32>) -> Result<Option<MergeTimes>, Box<dyn Error>> {
+    pub fn merge(&self, entries: &Entries<f32>) -> Result<Option<OffloadTimes>, Box<dyn Error>> {
         let (len, rounded, others) = (self.n, Rounded::EXACT, others(entries.len(), self.n));
         let expected = vec![Expected::bag(len as u32, entries.len() as u32)];
         let mut decoder = Decoder::<f32>::new(expected).with_encoded_from(0);
@@ -179,14 +179,18 @@ impl<'a> Workload<'a> {
         }
         let Some(came) = came else { return Ok(None) };
         let sums = others.merge(entries);
-        for _ in 0..MergeTimes::TRIALS {
+        for _ in 0..OffloadTimes::TRIALS {
             if self.values.merge(&others, None, &came)?.is_some_and(|found| found != sums) {
                 return Err("the device merges otherwise than the host".into());
             }
         }
-        let size = (others.len() + entries.len()).max(1).ilog2();
-        let merges = self.device.merges().into_iter();
-        Ok(merges.filter(|times| times.kind == MergeKind::Add).find(|times| times.size == size))
+        Ok(self.measured(Offload::Add, others.len() + entries.len()))
+    }
+
+    /// What the device has measured of this, to choose between itself and the host.
+    pub fn measured(&self, kind: Offload, entries: usize) -> Option<OffloadTimes> {
+        let times = self.device.offload_times().into_iter().filter(|times| times.kind == kind);
+        times.into_iter().find(|times| times.size == entries.max(1).ilog2())
     }
 
     fn timed(
@@ -226,8 +230,9 @@ impl<'a> Workload<'a> {
         Ok((whole, named(&self.device.end_trace()?, "a copy to the device")))
     }
 
-    /// The entries of one more step as they travel: how long the host takes for it, and how long where the device encodes the indices.
-    pub fn encode(&mut self) -> Result<(Duration, Option<Duration>), Box<dyn Error>> {
+    /// The entries of one more step as they travel: how long the host takes for it. The device encodes them, too, as what it has chosen and as what
+    /// the host has, and [measures](Self::measured) both sides the first times.
+    pub fn encode(&mut self) -> Result<Duration, Box<dyn Error>> {
         let slice = self.slice(self.step);
         self.step += 1;
         self.values.accumulate(0, Given::Device(slice), false, &[self.threshold])?;
@@ -240,15 +245,14 @@ impl<'a> Workload<'a> {
         let clock = Instant::now();
         let expected = encode(&body);
         let by_host = clock.elapsed();
-        let clock = Instant::now();
-        let rice = self.values.rice_indices(0, entries.len())?;
-        let bag = rice.and_then(|rice| Encoded::of_rice(&entries, len, rounded, rice));
-        let by_device = bag.map(|bag| (encode(&[Body::<f32>::Encoded(bag)]), clock.elapsed()));
-        if by_device.as_ref().is_some_and(|(bytes, _)| *bytes != expected) {
-            return Err("the device encodes otherwise than the host".into());
+        for chosen in [true, false] {
+            let bag = self.values.encode(0, &entries, rounded, chosen)?;
+            if bag.is_some_and(|bag| encode(&[Body::<f32>::Encoded(bag)]) != expected) {
+                return Err("the device encodes otherwise than the host".into());
+            }
         }
         self.values.clear_at(0, &entries.indices)?;
-        Ok((by_host, by_device.map(|(_, took)| took)))
+        Ok(by_host)
     }
 
     /// How long the copy of this many bytes to the host takes, by itself.

@@ -17,7 +17,7 @@ use crate::kernels::{
     arguments,
 };
 use crate::memory::{Growing, Layout, Memory, Pinned};
-use crate::merge_choice::{MergeKind, MergeSize};
+use crate::offload::{Offload, OffloadSize, unless_memory_is_missing};
 use crate::streams::Readers;
 
 /// What the kernels note, as it lies in memory.
@@ -263,30 +263,25 @@ impl CudaValues {
             return Ok(None);
         }
         let kind = match beneath {
-            Some(_) => MergeKind::AddToBlock,
-            None if held.is_empty() => MergeKind::Decode,
-            None => MergeKind::Add,
+            Some(_) => Offload::AddToBlock,
+            None if held.is_empty() => Offload::Decode,
+            None => Offload::Add,
         };
-        let size = MergeSize { kind, entries };
-        if self.context.merge_choice.is_host(size) {
+        let size = OffloadSize { kind, entries };
+        if self.context.offloads.is_host(size) {
             return Ok(None);
         }
         let _entered = self.context.enter()?;
         let mut buffers = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
-        let buffers = match MergeBuffers::with_room(&mut buffers, &self.context, entries) {
-            // The host can do without.
-            Err(DeviceError::Memory(_)) => return Ok(None),
-            buffers => buffers?,
-        };
+        let buffers = MergeBuffers::with_room(&mut buffers, &self.context, entries);
+        let Some(buffers) = unless_memory_is_missing(buffers)? else { return Ok(None) };
         let there = || {
             let beneath = block.as_ref().map(|block| self.at(block.start));
             // SAFETY: the block has so many values.
             let merge = || unsafe { buffers.merge(held, beneath, &shaped) };
             // Values are read behind the last write.
-            match if beneath.is_some() { self.ask(merge) } else { merge() } {
-                Err(DeviceError::Memory(_)) => Ok(None),
-                merged => merged,
-            }
+            let merged = if beneath.is_some() { self.ask(merge) } else { merge() };
+            unless_memory_is_missing(merged).map(Option::flatten)
         };
         let here = || {
             let came = came.entries(0, false).ok()?;
@@ -299,6 +294,6 @@ impl CudaValues {
                 None => held.merge(&came),
             })
         };
-        self.context.merge_choice.choose(size, there, here)
+        self.context.offloads.choose(size, there, here)
     }
 }

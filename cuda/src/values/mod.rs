@@ -18,8 +18,8 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::bag::wire::{Encoded, RiceIndices};
+use gleaner_algorithms::bag::wire::Encoded;
+use gleaner_algorithms::bag::{Entries, Rounded};
 use gleaner_algorithms::device::{DeviceError, DeviceValues, Format, Given, Largest};
 use gleaner_algorithms::residual::NonFinite;
 
@@ -47,6 +47,8 @@ pub(crate) struct CudaValues {
     state: Mutex<State>,
     /// For bags that are merged.
     merging: Mutex<Growing<MergeBuffers>>,
+    /// For indices that are encoded.
+    encoding: Mutex<Growing<RiceBuffers>>,
 }
 
 /// All that is not the values.
@@ -55,8 +57,6 @@ struct State {
     blocks: Blocks,
     /// For selections that were not foreseen.
     spare: Growing<Output>,
-    /// For indices that are encoded.
-    rice: Growing<RiceBuffers>,
     /// Whether the step's gradient is complete: what comes next begins another step.
     complete: bool,
 }
@@ -82,8 +82,7 @@ impl CudaValues {
         drop(context.stage(context.streams().writes, &[])?);
         let turns = Turns::new(context)?;
         let blocks = turns.write(|| Blocks::new(context, &blocks, &quotas))?;
-        let state =
-            Mutex::new(State { blocks, spare: Growing::new(), rice: Growing::new(), complete: false });
+        let state = Mutex::new(State { blocks, spare: Growing::new(), complete: false });
         Ok(Self {
             context: Arc::clone(context),
             memory,
@@ -91,6 +90,7 @@ impl CudaValues {
             turns,
             state,
             merging: Mutex::new(Growing::new()),
+            encoding: Mutex::new(Growing::new()),
         })
     }
 
@@ -185,7 +185,8 @@ impl DeviceValues<f32> for CudaValues {
         if let Some(most) = blocks.blocks.iter().map(Block::asked).max().filter(|most| *most > 0) {
             Output::with_room(&mut spare, &context, most)?;
         }
-        *self.state() = State { blocks, spare, rice: Growing::new(), complete: false };
+        *self.state() = State { blocks, spare, complete: false };
+        self.encoding = Mutex::new(Growing::new());
         Ok(())
     }
 
@@ -289,8 +290,14 @@ impl DeviceValues<f32> for CudaValues {
         }
     }
 
-    fn rice_indices(&self, block: usize, count: usize) -> Result<Option<RiceIndices>, DeviceError> {
-        self.rice_of_chosen(block, count)
+    fn encode(
+        &self,
+        block: usize,
+        entries: &Entries<f32>,
+        rounded: Rounded,
+        chosen: bool,
+    ) -> Result<Option<Encoded>, DeviceError> {
+        self.encoded(block, entries, rounded, chosen)
     }
 
     fn merge(

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use gleaner_algorithms::device::{DeviceSlice, Format, Order};
-use gleaner_cuda::{Cuda, Emulation, Memory, nvrtc};
+use gleaner_cuda::{Cuda, Emulation, Memory, Offload, nvrtc};
 use gleaner_statistics::random::Generator;
 use half::{bf16, f16};
 
@@ -80,6 +80,14 @@ fn compiled() -> Result<File, String> {
     let output = compiler.current_dir(folder.path()).output().map_err(|error| format!("g++: {error}"))?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     File::open(folder.path().join(LIBRARY_FILE)).map_err(|error| error.to_string())
+}
+
+/// How often indices that were chosen on a device were encoded there, and indices of the host: as long as both sides do it.
+pub fn encoded(device: &Cuda) -> [u32; 2] {
+    [Offload::EncodeChosen, Offload::Encode].map(|kind| {
+        let times = device.offload_times().into_iter().filter(|times| times.kind == kind);
+        times.map(|times| times.times).sum()
+    })
 }
 
 /// Random numbers, always the same.

@@ -81,15 +81,11 @@ pub(crate) fn encode_keeping<T: Element>(bodies: &[Body<T>]) -> (Vec<Bytes>, Vec
     for ((header, _), body) in plans.iter().zip(bodies) {
         header.write::<T>(body.len() as u64, &mut stream.open);
     }
-    for (block, ((header, choice), body)) in plans.iter().zip(bodies).enumerate() {
-        let start = stream.open.len();
+    for (block, (plan, body)) in plans.iter().zip(bodies).enumerate() {
+        let (start, (header, choice)) = (stream.open.len(), plan);
         match body {
-            Body::Sparse { entries, len, rounded } if header.form == Form::Full => {
-                values::write_dense(*rounded, &entries.to_dense_with(*len, -T::ZERO), &mut stream.open);
-            }
-            Body::Sparse { entries, rounded, .. } => {
-                indices::write(*choice, &entries.indices, &mut stream.open);
-                values::write_sparse(*rounded, &entries.indices, &entries.values, &mut stream.open);
+            Body::Sparse { entries, len, rounded } => {
+                write_entries(*plan, entries, *len, *rounded, &mut stream.open);
             }
             Body::Proposal { indices, .. } => indices::write(*choice, indices, &mut stream.open),
             Body::Aligned { indices, values, rounded, .. } => {
@@ -145,25 +141,27 @@ pub(crate) fn announce_dense<T: Element>(len: usize) -> Option<Bytes> {
 /// The smallest body, and within it how the indices are written.
 fn plan<T: Element>(body: &Body<T>) -> (Header, Packing) {
     let none = Packing { form: Form::Dense, parameter: 0, words: 0 };
-    let (entries, len, rounded) = match body {
-        Body::Sparse { entries, len, rounded } => (entries, *len as u64, *rounded),
-        Body::Dense { values, rounded } => {
-            return (Header::dense::<T>(values.len(), *rounded), none);
-        }
-        Body::Encoded(encoded) => return (encoded.header, none),
+    match body {
+        Body::Sparse { entries, len, rounded } => plan_entries(entries, *len, *rounded),
+        Body::Dense { values, rounded } => (Header::dense::<T>(values.len(), *rounded), none),
+        Body::Encoded(encoded) => (encoded.header, none),
         Body::Proposal { indices, len } => {
             let choice = indices::choose(indices, *len as u64);
             let Packing { form, parameter, words } = choice;
-            return (Header { form, parameter, rounded: None, count: indices.len() as u32, words }, choice);
+            (Header { form, parameter, rounded: None, count: indices.len() as u32, words }, choice)
         }
         Body::Aligned { indices, rounded, .. } => {
             let choice = Packing { form: Form::Aligned, parameter: 0, words: 0 };
             let words = values_words::<T>(*rounded, indices);
             let (form, rounded, count) = (choice.form, Some(*rounded), indices.len() as u32);
-            return (Header { form, parameter: 0, rounded, count, words }, choice);
+            (Header { form, parameter: 0, rounded, count, words }, choice)
         }
-    };
-    let count = entries.len() as u64;
+    }
+}
+
+/// The same for entries of a block of `len`.
+fn plan_entries<T: Element>(entries: &Entries<T>, len: usize, rounded: Rounded) -> (Header, Packing) {
+    let (count, len) = (entries.len() as u64, len as u64);
     let mut choice = indices::choose(&entries.indices, len);
     let mut words = choice.words + values_words::<T>(rounded, &entries.indices);
     let full = values::dense_words::<T>(rounded, len);
@@ -174,6 +172,21 @@ fn plan<T: Element>(body: &Body<T>) -> (Header, Packing) {
     }
     let Packing { form, parameter, .. } = choice;
     (Header { form, parameter, rounded: Some(rounded), count: count as u32, words }, choice)
+}
+
+/// Writes entries of a block of `len` as it was planned.
+fn write_entries<T: Element>(
+    (header, choice): (Header, Packing),
+    entries: &Entries<T>,
+    len: usize,
+    rounded: Rounded,
+    out: &mut Vec<u8>,
+) {
+    if header.form == Form::Full {
+        return values::write_dense(rounded, &entries.to_dense_with(len, -T::ZERO), out);
+    }
+    indices::write(choice, &entries.indices, out);
+    values::write_sparse(rounded, &entries.indices, &entries.values, out);
 }
 
 /// The words that the values at some indices take.
@@ -188,6 +201,19 @@ pub(super) fn values_words<T: Element>(rounded: Rounded, indices: &[u32]) -> u64
 /// Whether a body travels in payloads of its own.
 fn is_lent(header: &Header) -> bool {
     header.form == Form::Dense && header.rounded == Some(Rounded::EXACT) && header.count >= LEND
+}
+
+impl Encoded {
+    /// How entries of a block of `len` travel: what [`encode`](encode()) makes of them.
+    ///
+    /// # Panics
+    /// If an index is not below `len`.
+    pub fn of<T: Element>(entries: &Entries<T>, len: usize, rounded: Rounded) -> Self {
+        let plan = plan_entries(entries, len, rounded);
+        let mut body = Vec::with_capacity(4 * plan.0.words as usize + indices::SLACK);
+        write_entries(plan, entries, len, rounded, &mut body);
+        Self { header: plan.0, len, body: body.into() }
+    }
 }
 
 impl<T: Element> Body<T> {

@@ -161,6 +161,11 @@ proptest! {
         prop_assert!(payloads.iter().all(|p| p.len() <= PIECE && p.len().is_multiple_of(4) && !p.is_empty()));
         let decoded = decode(expected.clone(), &sets, &payloads).unwrap();
         prop_assert_eq!(&decoded.iter().map(bits).collect::<Vec<_>>(), &wanted);
+        for (body, encoded) in bodies.iter().zip(&encoded) {
+            if let Body::Sparse { entries, len, rounded } = body {
+                prop_assert_eq!(encoded.as_ref(), Some(&Encoded::of(entries, *len, *rounded)));
+            }
+        }
         // Encoded again, sent again, or passed on as they came: the same bytes.
         let stream = payloads.concat();
         prop_assert_eq!(&encode(&decoded).concat(), &stream);

@@ -83,15 +83,13 @@ impl<T: Element> Values<T> {
         Ok((body, held))
     }
 
-    /// How a bag travels whose indices a device encodes.
+    /// How a sparse bag travels, where a device encodes its indices.
     fn by_device(&self, place: Place, carried: &Carried<T>) -> Result<Option<Encoded>, DeviceError> {
-        let Carried { bag: Bag::Sparse(entries), by_device: true, rounded, .. } = carried else {
+        let Carried { bag: Bag::Sparse(entries), by_device, rounded, .. } = carried else {
             return Ok(None);
         };
-        // What rounding made zero is missing, and then they are not as many.
-        let rice = self.run.own(place.block).rice_indices(entries.len())?;
-        let len = self.run.block_len(place.block);
-        Ok(rice.and_then(|rice| Encoded::of_rice(entries, len, *rounded, rice)))
+        // What rounding made zero is missing in what a device has chosen.
+        self.run.own(place.block).encode(entries, *rounded, *by_device)
     }
 }
 
