@@ -1,6 +1,8 @@
 // A bag that came, in Rice's form: the low bits of all gaps in fields of `width` bits, behind them for each gap as many zeros as is its
-// higher part, and a one, and from a whole word on, `section`, the values. The first kernel sums up ones and fields, the second finds how
-// many zeros are before each one, the third adds up and reads the values. A block of threads takes a CHUNK of words or entries.
+// higher part, and a one; from a whole word on, `section`, the scales of buckets, if the coding has them, and from the word `limit` on the
+// values or their codes. Where the section ends is known by its ones alone. The first kernel sums up ones and fields, the second finds how
+// many zeros are before each one, the third adds up and reads the values. Codes are read by those in codes.cu. A block of threads takes a
+// CHUNK of words or entries.
 //
 // The bytes may be anything: what is read and written does not go beyond the bag and its entries, and what is wrong is noted.
 
@@ -10,12 +12,19 @@ constexpr u32 BF16 = 1;
 
 // What is noted of a bag that is decoded and merged. All are 0 before.
 struct Merging {
-    // Whether the bag is malformed.
+    // Whether the bag is malformed, its codes apart.
     u32 wrong;
     // How many indices both sides have.
     u32 both;
     // How many blocks have summed. 0 before and after each kernel.
     u32 ready;
+    // The word in which the indices end.
+    u32 section;
+    // How many buckets the entries are in, and how many of these have a scale that fits their codes.
+    u32 buckets;
+    u32 fitting;
+    // Whether a code is malformed.
+    u32 wrong_code;
     u32 unused;
 };
 
@@ -42,9 +51,9 @@ __device__ __forceinline__ u32 unary_bits(const u32* body, u32 count, u32 width,
 }
 
 // ones[b] and lows[b]: how many ones are before the words of block b, and the sum of the fields before its entries. There are at least
-// (width + 1) * count bits before `section`, and as many blocks as entries and words need.
+// (width + 1) * count bits before `limit`, and as many blocks as entries and words need. Scales may have ones, too: they follow.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    survey_bag(const u32* body, u32 count, u32 width, u32 section, u64* ones, u64* lows, Merging* merging) {
+    survey_bag(const u32* body, u32 count, u32 width, u32 limit, u64* ones, u64* lows, Merging* merging) {
     __shared__ u64 shared[WARPS];
     __shared__ bool last;
     u32 first = first_unary(count, width);
@@ -53,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (u32 i = 0; i < SCANNED; i++) {
         u32 at = blockIdx.x * CHUNK + i * THREADS + threadIdx.x;
-        found += at < section - first ? __popc(unary_bits(body, count, width, first + at)) : 0;
+        found += at < limit - first ? __popc(unary_bits(body, count, width, first + at)) : 0;
         low += at < count ? low_bits(body, at, width) : 0;
     }
     u64 all_found;
@@ -70,17 +79,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     all_found = sum_chunks(ones, shared);
     sum_chunks(lows, shared);
     if (threadIdx.x == 0) {
-        // A one for each entry, the last one in the last word: behind it are zeros, and then the values.
-        if (all_found != count || unary_bits(body, count, width, section - 1) == 0) {
+        // A one for each entry.
+        if (all_found < count) {
             merging->wrong = 1;
         }
         merging->ready = 0;
     }
 }
 
-// highs[i]: how many zeros are before the one of entry i, or the largest u32 if they are more.
+// highs[i]: how many zeros are before the one of entry i, or the largest u32 if they are more. Notes where the section ends.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    read_highs(const u32* body, u32 count, u32 width, u32 section, const u64* ones, u32* highs) {
+    read_highs(const u32* body, u32 count, u32 width, u32 limit, const u64* ones, u32* highs, Merging* merging) {
     __shared__ u64 shared[WARPS];
     u32 first = first_unary(count, width);
     u32 start = blockIdx.x * CHUNK + threadIdx.x * SCANNED;
@@ -88,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     u64 found = 0;
 #pragma unroll
     for (u32 i = 0; i < SCANNED; i++) {
-        words[i] = start + i < section - first ? unary_bits(body, count, width, first + start + i) : 0;
+        words[i] = start + i < limit - first ? unary_bits(body, count, width, first + start + i) : 0;
         found += __popc(words[i]);
     }
     u64 all;
@@ -101,6 +110,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             u64 zeros = word + (__ffs(rest) - 1) - entry;
             if (entry < count) {
                 highs[entry] = zeros < NO_LIMIT ? static_cast<u32>(zeros) : NO_LIMIT;
+            }
+            if (entry == count - 1) {
+                merging->section = first + start + i + 1;
+                // Behind the last one are zeros.
+                if ((rest & (rest - 1)) != 0) {
+                    merging->wrong = 1;
+                }
             }
             entry++;
         }
@@ -115,12 +131,9 @@ __device__ __forceinline__ float value_at(const u32* values, u32 at, u32 coding)
     return coding == BF16 ? BFloat16::load(stored) : Float16::load(stored);
 }
 
-// Indices, in the place of `highs`, and values.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    read_entries(const u32* body, u32 count, u32 width, u32 section, u32 coding, u32 len, const u64* lows, u32* indices, float* values, Merging* merging) {
-    __shared__ u64 shared[WARPS];
-    u32 first = blockIdx.x * CHUNK + threadIdx.x * SCANNED;
-    u32 low[SCANNED];
+// The fields of a thread's entries, and the sum of all fields before them.
+__device__ __forceinline__ u64
+    read_lows(const u32* body, u32 count, u32 width, const u64* lows, u64 (&shared)[WARPS], u32 first, u32 (&low)[SCANNED]) {
     u64 sum = 0;
 #pragma unroll
     for (u32 i = 0; i < SCANNED; i++) {
@@ -128,16 +141,34 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         sum += low[i];
     }
     u64 all;
-    u64 before = lows[blockIdx.x] + sum_before_thread(sum, shared, &all);
-    // Values of 16 bits that do not fill the last word.
-    bool wrong = coding != EXACT && count % 2 == 1 && body[section + count / 2] >> 16 != 0;
+    return lows[blockIdx.x] + sum_before_thread(sum, shared, &all);
+}
+
+// The index of an entry: higher parts, fields up to its own, and a one for each entry before. No sum wraps: highs are below 2^32, fields
+// below 2^31 and entries fewer than 2^31.
+__device__ __forceinline__ u64 index_of(u32 high, u32 width, u64 fields, u32 at) {
+    return (static_cast<u64>(high) << width) + fields + at;
+}
+
+// Whether something follows the values, which take so many bits from the word `limit` on.
+__device__ __forceinline__ bool is_padded(const u32* body, u32 limit, u64 bits) {
+    return bits % 32 != 0 && body[limit + bits / 32] >> bits % 32 != 0;
+}
+
+// Indices, in the place of `highs`, and values.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    read_entries(const u32* body, u32 count, u32 width, u32 limit, u32 coding, u32 len, const u64* lows, u32* indices, float* values, Merging* merging) {
+    __shared__ u64 shared[WARPS];
+    u32 first = blockIdx.x * CHUNK + threadIdx.x * SCANNED;
+    u32 low[SCANNED];
+    u64 before = read_lows(body, count, width, lows, shared, first, low);
+    bool wrong = merging->section != limit || (coding != EXACT && is_padded(body, limit, static_cast<u64>(count) * 16));
 #pragma unroll
     for (u32 i = 0; i < SCANNED; i++) {
         if (first + i < count) {
             before += low[i];
-            // Higher parts, fields, and a one for each entry before. No sum wraps: highs are below 2^32, fields below 2^31 and entries fewer than 2^31.
-            u64 index = (static_cast<u64>(indices[first + i]) << width) + before + first + i;
-            float value = value_at(body + section, first + i, coding);
+            u64 index = index_of(indices[first + i], width, before, first + i);
+            float value = value_at(body + limit, first + i, coding);
             indices[first + i] = static_cast<u32>(index);
             values[first + i] = value;
             // -0 stands for no entry.

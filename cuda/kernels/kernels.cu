@@ -13,6 +13,7 @@
 #include "scatter.cu"
 #include "rice.cu"
 #include "decode.cu"
+#include "codes.cu"
 #include "merge.cu"
 #include "apply.cu"
 
@@ -36,6 +37,8 @@ GLEANER_KERNELS(
     GLEANER_KERNEL(survey_bag, THREADS),
     GLEANER_KERNEL(read_highs, THREADS),
     GLEANER_KERNEL(read_entries, THREADS),
+    GLEANER_KERNEL(read_indices, THREADS),
+    GLEANER_KERNEL(read_codes, THREADS),
     GLEANER_KERNEL(find_held, THREADS),
     GLEANER_KERNEL(write_held, THREADS),
     GLEANER_KERNEL(write_came, THREADS),

@@ -59,6 +59,8 @@ kernels! {
     SURVEY_BAG c"survey_bag"
     READ_HIGHS c"read_highs"
     READ_ENTRIES c"read_entries"
+    READ_INDICES c"read_indices"
+    READ_CODES c"read_codes"
     FIND_HELD c"find_held"
     WRITE_HELD c"write_held"
     WRITE_CAME c"write_came"

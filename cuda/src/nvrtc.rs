@@ -43,6 +43,7 @@ sources! {
     "scatter.cu"
     "rice.cu"
     "decode.cu"
+    "codes.cu"
     "merge.cu"
     "apply.cu"
 }

@@ -13,15 +13,15 @@ use crate::context::Context;
 use crate::fence::Fence;
 use crate::journal::Operation;
 use crate::kernels::{
-    ADD_BLOCK, CHUNK, FIND_HELD, READ_ENTRIES, READ_HIGHS, SURVEY_BAG, THREADS, WRITE_CAME, WRITE_HELD,
-    arguments,
+    ADD_BLOCK, CHUNK, FIND_HELD, READ_CODES, READ_ENTRIES, READ_HIGHS, READ_INDICES, SURVEY_BAG, THREADS,
+    WRITE_CAME, WRITE_HELD, arguments,
 };
 use crate::memory::{Growing, Layout, Memory, Pinned};
 use crate::offload::{Offload, OffloadSize, unless_memory_is_missing};
 use crate::streams::Readers;
 
 /// What the kernels note, as it lies in memory.
-const NOTED: usize = 16;
+const NOTED: usize = 32;
 
 /// Entries that the kernels count to, and words of a bag.
 const MOST: usize = 1 << 31;
@@ -47,31 +47,42 @@ struct Shaped<'a> {
     bag: RiceBag<'a>,
     count: u32,
     len: u32,
-    coding: u32,
-    /// Words before the values.
-    section: u32,
+    values: ReadBy,
+    /// Words before the values or their codes.
+    limit: u32,
     /// Of them, those that are not of fields alone.
     unary: usize,
+}
+
+/// What reads the values of a bag.
+#[derive(Clone, Copy)]
+enum ReadBy {
+    /// `read_entries`, with this number for the coding.
+    Entries(u32),
+    /// `read_indices` and `read_codes`.
+    Codes,
 }
 
 impl<'a> Shaped<'a> {
     /// None for a bag of another length, and for one that is too long for the kernels.
     fn of(bag: RiceBag<'a>) -> Option<Self> {
-        let (coding, values) = match bag.coding {
-            Coding::Exact => (0, bag.count),
-            Coding::Bf16 => (1, bag.count.div_ceil(2)),
-            Coding::F16 => (2, bag.count.div_ceil(2)),
-            Coding::Qsgd2 | Coding::Qsgd4 | Coding::Qsgd8 => return None,
+        let coding = bag.rounded.coding();
+        let values = match coding {
+            Coding::Exact => ReadBy::Entries(0),
+            Coding::Bf16 => ReadBy::Entries(1),
+            Coding::F16 => ReadBy::Entries(2),
+            Coding::Qsgd2 | Coding::Qsgd4 | Coding::Qsgd8 => ReadBy::Codes,
         };
         let words = bag.body.len() / 4;
-        let section = words.checked_sub(values)?;
+        let limit = words.checked_sub(bag.count.checked_mul(coding.bits() as usize)?.div_ceil(32))?;
         let fields = bag.count.checked_mul(bag.parameter.into())?;
         let (count, len) = (u32::try_from(bag.count).ok()?, u32::try_from(bag.len).ok()?);
-        // Nothing takes more than raw indices and values.
-        let fits = bag.body.len().is_multiple_of(4) && words <= 2 * bag.count && words <= MOST;
-        let is_long_enough = bag.count > 0 && bag.parameter < 32 && 32 * section >= fields + bag.count;
-        let unary = section.checked_sub(fields / 32)?;
-        (fits && is_long_enough).then_some(Self { bag, count, len, coding, section: section as u32, unary })
+        // Nothing takes more than raw indices and values. Behind codes is room for a word for each bucket.
+        let taken = words + if coding.is_stochastic() { limit } else { 0 };
+        let fits = bag.body.len().is_multiple_of(4) && taken <= 2 * bag.count && words <= MOST;
+        let is_long_enough = bag.count > 0 && bag.parameter < 32 && 32 * limit >= fields + bag.count;
+        let unary = limit.checked_sub(fields / 32)?;
+        (fits && is_long_enough).then_some(Self { bag, count, len, values, limit: limit as u32, unary })
     }
 }
 
@@ -160,12 +171,13 @@ impl MergeBuffers {
         // SAFETY: it was copied, and nothing else is sent meanwhile.
         let words: &[u32] = bytemuck::cast_slice(unsafe { self.pinned.read(0..bytes) });
         let (noted, entries) = words.split_at(NOTED / 4);
-        let (wrong, both) = (noted[0], noted[1] as usize);
-        if wrong != 0 {
+        let [wrong, both, _, _, buckets, fitting, wrong_code, _] =
+            [0, 1, 2, 3, 4, 5, 6, 7].map(|at: usize| noted[at]);
+        if wrong != 0 || wrong_code != 0 || buckets != fitting {
             return Ok(None);
         }
         let (indices, values) = entries.split_at(all);
-        let count = all - both;
+        let count = all - both as usize;
         let values = bytemuck::cast_slice(&values[..count]).to_vec();
         Ok(Some(Entries { indices: indices[..count].to_vec(), values }))
     }
@@ -173,23 +185,36 @@ impl MergeBuffers {
     /// Decodes a bag to indices and values at two addresses.
     fn decode(&self, came: &Shaped<'_>, (indices, values): (u64, u64)) -> Result<(), DeviceError> {
         let (context, (stream, _)) = (&self.context, self.streams());
-        let Shaped { bag, count, len, coding, section, unary } = *came;
+        let Shaped { bag, count, len, limit, unary, .. } = *came;
         let width = u32::from(bag.parameter);
         let noted = self.device.address();
         let (body, ones) = (noted + self.given as u64, noted + self.sums as u64);
         let [of_entries, of_words] = [bag.count, unary].map(|all| all.div_ceil(CHUNK as usize) as u32);
         let grid = of_entries.max(of_words);
         let lows = ones + 8 * u64::from(grid);
+        // Higher parts lie where results will be. `read_indices` reads that of the entry before, too: no index may be written there.
+        let highs = if let ReadBy::Codes = came.values { values } else { indices };
         // SAFETY: there is room for the bag, for the sums and for its entries in memory that is freed only when nothing is under way. Whatever
         // is in the bag, the kernels stay within.
         unsafe {
             context.write(body, bag.body, stream)?;
-            let given = arguments![body, count, width, section, ones, lows, noted];
+            let given = arguments![body, count, width, limit, ones, lows, noted];
             context.launch(stream, SURVEY_BAG, (grid, THREADS), given)?;
-            let given = arguments![body, count, width, section, ones, indices];
+            let given = arguments![body, count, width, limit, ones, highs, noted];
             context.launch(stream, READ_HIGHS, (of_words, THREADS), given)?;
-            let given = arguments![body, count, width, section, coding, len, lows, indices, values, noted];
-            context.launch(stream, READ_ENTRIES, (of_entries, THREADS), given)
+            if let ReadBy::Entries(coding) = came.values {
+                let given = arguments![body, count, width, limit, coding, len, lows, indices, values, noted];
+                return context.launch(stream, READ_ENTRIES, (of_entries, THREADS), given);
+            }
+            // The ones were read.
+            let (buckets, shift) = (ones, u32::from(bag.rounded.shift()));
+            let fits = body + bag.body.len() as u64;
+            let given =
+                arguments![body, count, width, limit, shift, len, lows, highs, indices, fits, buckets, noted];
+            context.launch(stream, READ_INDICES, (of_entries, THREADS), given)?;
+            let bits = bag.rounded.coding().bits();
+            let given = arguments![body, count, bits, limit, shift, indices, buckets, fits, values, noted];
+            context.launch(stream, READ_CODES, (of_entries, THREADS), given)
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a device encodes and decodes: indices where they were selected, and bags that came.
 
-use super::super::{Coding, Entries, Rounded, is_entry};
+use super::super::{Entries, Rounded, is_entry};
 use super::encode::{Encoded, values_words};
 use super::indices::{self, Survey};
 use super::{Form, Header, values};
@@ -32,7 +32,7 @@ impl RiceIndices {
     }
 }
 
-/// A bag whose indices are in Rice's form and whose values are exact or of 16 bits. Nothing but its header was checked.
+/// A bag whose indices are in Rice's form. Nothing but its header was checked.
 #[derive(Clone, Copy, Debug)]
 pub struct RiceBag<'a> {
     /// How many low bits of each gap lie in a field.
@@ -42,8 +42,9 @@ pub struct RiceBag<'a> {
     /// How many entries the block has; all indices are to be below.
     pub len: usize,
     /// How the values are written. Exact ones are as wide as those of the device.
-    pub coding: Coding,
-    /// The indices, and from a whole word on the values, padded with zeros to whole words.
+    pub rounded: Rounded,
+    /// The indices, and from a whole word on the values, padded with zeros to whole words. In QSGD's codings a scale for each bucket that
+    /// has entries, and then a code for each entry.
     pub body: &'a [u8],
 }
 
@@ -51,14 +52,8 @@ impl Encoded {
     /// What a device reads, if it is such a bag.
     pub fn rice(&self) -> Option<RiceBag<'_>> {
         let Header { form, parameter, rounded, count, .. } = self.header;
-        let coding = rounded?.coding();
-        (form == Form::Rice && !coding.has_buckets()).then_some(RiceBag {
-            parameter,
-            count: count as usize,
-            len: self.len,
-            coding,
-            body: &self.body,
-        })
+        let (count, len, body) = (count as usize, self.len, &self.body[..]);
+        rounded.filter(|_| form == Form::Rice).map(|rounded| RiceBag { parameter, count, len, rounded, body })
     }
 
     /// How entries of a block of `len` travel, whose indices are encoded already: what [`encode`](super::encode()) makes of them, but
@@ -95,6 +90,7 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
 
+    use super::super::super::Coding;
     use super::super::{Body, DecodeError, Decoder, Expected, Part, encode};
     use super::*;
 
@@ -106,10 +102,7 @@ mod tests {
             let fed = decoder.feed(payload.clone(), |block, part| match part {
                 Part::Encoded { encoded, count, rounded } => {
                     assert!(count >= later && count <= expected.bound as usize);
-                    assert_eq!(
-                        encoded.rice().map(|bag| (bag.count, bag.coding)),
-                        Some((count, rounded.coding()))
-                    );
+                    assert_eq!(encoded.rice().map(|bag| (bag.count, bag.rounded)), Some((count, rounded)));
                     came = encoded.entries(block, false);
                 }
                 Part::Sparse { entries, .. } => came = Ok(entries),
