@@ -211,7 +211,8 @@ impl Given {
             for value in bucket {
                 let part = f64::from(value.abs()) / f64::from(scale(bucket).max(f32::MIN_POSITIVE));
                 let level = (part * f64::from(highest)).round() as u32;
-                bits.push(level | u32::from(*value < 0.0) * (highest + 1), coding.bits());
+                let sign = u32::from(*value < 0.0) * (highest + 1);
+                bits.push(level | sign, coding.bits());
             }
         }
         bits.0
@@ -430,7 +431,7 @@ fn scales_and_codes_that_do_not_fit_are_noted() {
         refused("a bucket too few", &|words| {
             words.remove(codes - 1);
         });
-        if given.count() * bits % 32 != 0 {
+        if !(given.count() * bits).is_multiple_of(32) {
             refused("something behind the codes", &|words| *words.last_mut().unwrap() |= 1 << 31);
         }
     }
