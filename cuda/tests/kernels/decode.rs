@@ -40,8 +40,10 @@ fn decode(emulation: &Emulation, encoded: &Encoded) -> Option<Entries> {
         Coding::F16 => Some(2),
         _ => None,
     };
+    // Until they are read, higher parts are where the indices or the values will be.
+    let highs = if coding.is_some() { to } else { into };
+    launch!(emulation, "read_highs", of_words, THREADS, at, count, width, limit, ones_at, highs, noted_at);
     if let Some(coding) = coding {
-        launch!(emulation, "read_highs", of_words, THREADS, at, count, width, limit, ones_at, to, noted_at);
         launch!(
             emulation,
             "read_entries",
@@ -59,7 +61,6 @@ fn decode(emulation: &Emulation, encoded: &Encoded) -> Option<Entries> {
             noted_at
         );
     } else {
-        launch!(emulation, "read_highs", of_words, THREADS, at, count, width, limit, ones_at, into, noted_at);
         let (shift, bits) = (u32::from(bag.rounded.shift()), bag.rounded.coding().bits());
         let mut fits = Placed::new(&vec![POISON; limit as usize], 0, POISON);
         let fits_at = fits.as_mut_ptr();
