@@ -61,6 +61,23 @@ struct State {
     complete: bool,
 }
 
+impl State {
+    /// What these blocks need: memory that is missing is missed before a step begins. The context is entered.
+    fn new(
+        context: &Arc<Context>,
+        blocks: &[Range<usize>],
+        quotas: &[Option<u32>],
+    ) -> Result<Self, DeviceError> {
+        let blocks = Blocks::new(context, blocks, quotas)?;
+        // For a selection without a prediction.
+        let mut spare = Growing::new();
+        if let Some(most) = blocks.blocks.iter().map(Block::asked).max().filter(|most| *most > 0) {
+            Output::with_room(&mut spare, context, most)?;
+        }
+        Ok(Self { blocks, spare, complete: false })
+    }
+}
+
 impl CudaValues {
     /// This many zeros, in one block.
     pub(crate) fn zeros(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
@@ -81,8 +98,7 @@ impl CudaValues {
         // Copies have a buffer from now on.
         drop(context.stage(context.streams().writes, &[])?);
         let turns = Turns::new(context)?;
-        let blocks = turns.write(|| Blocks::new(context, &blocks, &quotas))?;
-        let state = Mutex::new(State { blocks, spare: Growing::new(), complete: false });
+        let state = Mutex::new(turns.write(|| State::new(context, &blocks, &quotas))?);
         Ok(Self {
             context: Arc::clone(context),
             memory,
@@ -164,8 +180,13 @@ impl DeviceValues<f32> for CudaValues {
     }
 
     fn copy_from(&mut self, other: &dyn DeviceValues<f32>) -> Result<(), DeviceError> {
-        let other = self.alike(other)?;
+        let (other, context) = (self.alike(other)?, Arc::clone(&self.context));
+        let _entered = context.enter()?;
         self.state().blocks.invalidate(None);
+        // It may be selected from in the other's place, when memory is no longer to be had.
+        if let Some(room) = other.locked().spare.last().map(Output::room) {
+            Output::with_room(&mut self.state().spare, &context, room)?;
+        }
         if self.len > 0 { self.turns.write(|| self.memory.copy(0, &other.memory)) } else { Ok(()) }
     }
 
@@ -179,13 +200,7 @@ impl DeviceValues<f32> for CudaValues {
             state.complete = false;
             return self.turns.write(|| state.blocks.clear());
         }
-        let blocks = self.turns.write(|| Blocks::new(&context, blocks, quotas))?;
-        // For a selection without a prediction: memory that is missing is missed before a step begins.
-        let mut spare = Growing::new();
-        if let Some(most) = blocks.blocks.iter().map(Block::asked).max().filter(|most| *most > 0) {
-            Output::with_room(&mut spare, &context, most)?;
-        }
-        *self.state() = State { blocks, spare, complete: false };
+        *self.state() = self.turns.write(|| State::new(&context, blocks, quotas))?;
         self.encoding = Mutex::new(Growing::new());
         Ok(())
     }
