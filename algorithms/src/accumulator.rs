@@ -280,7 +280,14 @@ impl<'a, T: Element> Own<'a, T> {
         match self {
             Own::Host(values) => Ok(select::candidates(values, k)),
             Own::Device { there, block, range } => {
-                let Largest { entries, smallest, .. } = there.values.largest(*block, k.min(range.len()))?;
+                let Largest { entries, smallest, .. } = match there.values.largest(*block, k.min(range.len()))
+                {
+                    // Something of the step was sent already, so it cannot be undone.
+                    Err(DeviceError::Memory(_)) => {
+                        return Ok(select::candidates(&there.values.read(range.clone())?, k));
+                    }
+                    largest => largest?,
+                };
                 // Fewer than k are all that there are.
                 let threshold = if entries.len() < k { T::ZERO } else { smallest };
                 Ok((entries, threshold))

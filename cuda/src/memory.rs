@@ -177,11 +177,6 @@ impl<B> Growing<B> {
         Self(Vec::new())
     }
 
-    /// What is there, if anything is.
-    pub(crate) fn last(&self) -> Option<&B> {
-        self.0.last()
-    }
-
     /// What is there, if it suffices, or larger memory in its place; what is there is given to make it.
     pub(crate) fn sufficing(
         &mut self,

@@ -180,13 +180,8 @@ impl DeviceValues<f32> for CudaValues {
     }
 
     fn copy_from(&mut self, other: &dyn DeviceValues<f32>) -> Result<(), DeviceError> {
-        let (other, context) = (self.alike(other)?, Arc::clone(&self.context));
-        let _entered = context.enter()?;
+        let other = self.alike(other)?;
         self.state().blocks.invalidate(None);
-        // It may be selected from in the other's place, when memory is no longer to be had.
-        if let Some(room) = other.locked().spare.last().map(Output::room) {
-            Output::with_room(&mut self.state().spare, &context, room)?;
-        }
         if self.len > 0 { self.turns.write(|| self.memory.copy(0, &other.memory)) } else { Ok(()) }
     }
 

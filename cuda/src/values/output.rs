@@ -51,11 +51,6 @@ impl Output {
         output.sufficing(|output| output.room >= entries, larger)
     }
 
-    /// Entries that there is room for.
-    pub(super) fn room(&self) -> usize {
-        self.room
-    }
-
     /// Where the cut is, and behind it the indices.
     pub(super) fn cut(&self) -> u64 {
         self.device.address()
