@@ -136,10 +136,15 @@ impl Context {
         result.map_err(|failure| self.fail(Operation::Call(what), &failure))
     }
 
-    /// The result of a question about what is not ours, or of a call that may lack memory: it has no consequences.
-    pub(crate) fn ask<T>(&self, what: &str, result: Result<T, Failure>) -> Result<T, DeviceError> {
-        result
-            .map_err(|failure| DeviceError::Other(format!("{}: {what} failed: {}", self.name, failure.said)))
+    /// What a question about what is not ours has failed with: of itself, as `sentence` says, or because the device has failed before, as the
+    /// driver then reports at whatever is called next. The context is entered.
+    pub(crate) fn refused(&self, sentence: String) -> DeviceError {
+        let event = *locked(&self.order);
+        // SAFETY: the event is ours.
+        match unsafe { self.is_done(event) } {
+            Ok(_) => DeviceError::Other(sentence),
+            Err(failed) => failed,
+        }
     }
 
     fn fail(&self, seen: Operation, failure: &Failure) -> DeviceError {

@@ -2,7 +2,7 @@
 
 use gleaner_algorithms::device::{DeviceError, DeviceSlice, Order};
 
-use crate::backend::{Belongs, Event, Place, Stream};
+use crate::backend::{Belongs, Event, Failure, Place, Stream};
 use crate::context::Context;
 
 impl Context {
@@ -47,11 +47,18 @@ impl Context {
             (_, Ok(false)) => "one of a CUDA graph that is recorded, whose work is not done now: hand it over outside of the capture".to_owned(),
             (_, Err(failure)) => format!("one of which the driver says {}", failure.said),
         };
-        Err(DeviceError::Other(format!(
+        Err(self.refused(format!(
             "expected for {what} an event that was recorded and is not destroyed, found {found} (event {:#x}, for {})",
             event.0,
             self.name()
         )))
+    }
+
+    /// The answer to whose something is.
+    fn asked<T>(&self, whose: &str, answer: Result<T, Failure>) -> Result<T, DeviceError> {
+        answer.map_err(|failure| {
+            self.refused(format!("{}: asking whose {whose} is failed: {}", self.name(), failure.said))
+        })
     }
 
     fn check_memory(&self, slice: &DeviceSlice, what: &str) -> Result<(), DeviceError> {
@@ -69,7 +76,7 @@ impl Context {
         let last = slice.address.checked_add(slice.len as u64 * width - 1);
         for address in [Some(slice.address), last] {
             let place = match address {
-                Some(address) => self.ask("asking whose an address is", self.backend().place(address))?,
+                Some(address) => self.asked("an address", self.backend().place(address))?,
                 None => Place::Unknown,
             };
             let found = match place {
@@ -93,7 +100,7 @@ impl Context {
     }
 
     fn check_stream(&self, stream: Stream, what: &str) -> Result<(), DeviceError> {
-        let found = match self.ask("asking whose a stream is", self.backend().belongs(stream))? {
+        let found = match self.asked("a stream", self.backend().belongs(stream))? {
             Belongs::Ours => return Ok(()),
             Belongs::Capturing => "one that records a CUDA graph, whose work is not done now: hand it over outside of the capture".to_owned(),
             Belongs::OtherContext => "one of another context on the same device: make it in the primary context, as frameworks do".to_owned(),

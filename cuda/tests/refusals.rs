@@ -160,6 +160,23 @@ fn an_error_of_the_device_is_named_once_and_stays() {
 }
 
 #[test]
+fn an_error_of_the_device_is_not_taken_for_one_of_what_is_given() {
+    for order in [Order::Stream(0), Order::Event(1)] {
+        let Some(emulation) = emulation() else { return };
+        let emulation = emulation.failing_at("accumulate_f32");
+        let [program, cuda] = [emulation.clone(), emulation].map(|it| Cuda::emulated(it).unwrap());
+        // Something else that the program does on the device fails.
+        let mut others = program.zeros(1000).unwrap();
+        let accumulated = others.accumulate(0, Given::Host(&[1.0; 1000]), true, &[None]);
+        accumulated.and_then(|()| others.check()).unwrap_err();
+        let given = DeviceSlice { order, ..slice(0, 1000) };
+        let error = cuda.apply(&given, &Entries::default(), Apply::Add { scale: 1.0 }).unwrap_err();
+        refused(Err::<(), _>(&error), &["has failed", "EMULATED_FAILURE", "can use the device no more"]);
+        assert_eq!(cuda.zeros(1).unwrap_err(), error);
+    }
+}
+
+#[test]
 fn with_launches_that_block_the_kernel_that_fails_is_named() {
     for kernel in ["accumulate_f32", "histogram_dense", "emit_dense"] {
         let Some(emulation) = emulation() else { return };

@@ -43,7 +43,8 @@ thread_local! {
     static RELAXED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A device that the CPU emulates.
+/// A device that the CPU emulates; a clone is the same device.
+#[derive(Clone)]
 pub struct Emulation {
     device: Arc<Emulated>,
     memory: usize,
@@ -274,6 +275,7 @@ impl Backend for Emulation {
 
     unsafe fn is_done(&self, event: Event) -> Result<bool, Failure> {
         self.unsafe_in_captures()?;
+        self.device.state()?;
         Ok(self.device.queue().is_done(event.0))
     }
 
@@ -322,6 +324,7 @@ impl Backend for Emulation {
     }
 
     fn place(&self, address: u64) -> Result<Place, Failure> {
+        self.device.state()?;
         let allocated = allocated();
         let piece = allocated.range(..=address).next_back();
         Ok(match piece {
@@ -335,6 +338,7 @@ impl Backend for Emulation {
     }
 
     fn belongs(&self, stream: Stream) -> Result<Belongs, Failure> {
+        self.device.state()?;
         let owner = (stream.0 & !CAPTURING) >> 32;
         Ok(match owner {
             owner if owner != 0 && owner != u64::from(self.device.ordinal) + 1 => {
@@ -346,6 +350,7 @@ impl Backend for Emulation {
     }
 
     fn was_recorded(&self, event: Event) -> Result<bool, Failure> {
+        self.device.state()?;
         match self.device.queue().knows(event.0) {
             true => Ok(event.0 & CAPTURING == 0),
             false => Err(failure("EMULATED_INVALID_HANDLE, there is no such event")),
