@@ -4,6 +4,8 @@ import unittest
 
 import jobs  # noqa: F401  before PyTorch, for the variables that it reads
 
+import gleaner
+
 try:
     import torch
     import torch.distributed as dist
@@ -66,6 +68,28 @@ def wrapped(model, **options):
     # Small buckets, so that there are several, which are put together again after the first step.
     dist._DEFAULT_FIRST_BUCKET_BYTES = 1000
     return DistributedDataParallel(model, bucket_cap_mb=0.002, **options)
+
+
+class Lacking:
+    """Gradients of a GPU that lacks memory: so many times for the gradients of a parameter, and when a step is to be selected from."""
+
+    def __init__(self, gradients):
+        self.gradients, self.times, self.is_undone = gradients, {}, False
+
+    def __getattr__(self, name):
+        return getattr(self.gradients, name)
+
+    def ready(self, name, *values):
+        if self.times.get(name, 0) > 0:
+            self.times[name] -= 1
+            raise gleaner.OutOfMemory(f"not enough memory for the gradient of {name}")
+        self.gradients.ready(name, *values)
+
+    def wait(self):
+        update = self.gradients.wait()
+        if self.is_undone:
+            raise gleaner.OutOfMemory("the step is undone on all ranks")
+        return update
 
 
 def lists(tensors):

@@ -9,7 +9,7 @@ import unittest
 
 import jobs
 
-from models import SIZES, WHY, Numbers, before, inputs_of, linear, lists, start, torch, wrapped
+from models import SIZES, WHY, Lacking, Numbers, before, inputs_of, linear, lists, start, torch, wrapped
 
 if torch is not None:
     import torch.distributed as dist
@@ -83,6 +83,26 @@ def _hook_unused():
             if name in names:
                 given[name] += inputs[name]
     return [lists(given), lists(delivered)]
+
+
+def _hook_undone():
+    """What is raised by a step that is undone, what its gradients are, and whether those after it deliver the means."""
+    rank = start()
+    model = wrapped(linear(SIZES))
+    hook = gleaner.torch.register(model, method="ring")
+    hook.gradients = lacking = Lacking(hook.gradients)
+    seen = []
+    for step in range(5):
+        lacking.is_undone = step in (0, 3)
+        model.zero_grad()
+        try:
+            model(inputs_of(rank, step, 5)).backward()
+        except gleaner.OutOfMemory as error:
+            seen.append(f"{error}: {max(float(p.grad.abs().max()) for p in model.parameters())}")
+            continue
+        means = [sum(inputs_of(r, step, 5)[name] for r in range(2)) / 2 for name in SIZES]
+        seen.append(all(torch.allclose(p.grad, mean, atol=1e-5) for p, mean in zip(model.parameters(), means)))
+    return seen
 
 
 def _hook_bf16():
@@ -312,6 +332,11 @@ class Hooks(Numbers):
 
     def test_unused_parameters_get_what_waits_for_them(self):
         self.assert_delivered(jobs.run("test_hook:_hook_unused"))
+
+    def test_a_step_that_is_undone_ends_no_job(self):
+        undone = "the step is undone on all ranks: 0.0"
+        for seen in jobs.run("test_hook:_hook_undone"):
+            self.assertEqual(seen, [undone, True, True, undone, True])
 
     @unittest.skipIf(before(2, 1), before(2, 1))
     def test_bfloat16(self):

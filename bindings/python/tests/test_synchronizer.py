@@ -7,7 +7,7 @@ import warnings
 
 import jobs
 
-from models import SIZES, WHY, Numbers, before, inputs_of, linear, lists, start, torch
+from models import SIZES, WHY, Lacking, Numbers, before, inputs_of, linear, lists, start, torch
 
 if torch is not None:
     import gleaner.torch
@@ -92,6 +92,37 @@ def _synchronizer_goes_on():
     return again == straight[5:] and first == straight[:5]
 
 
+class _Scaler:
+    scale = 2.0
+
+    def get_scale(self):
+        return self.scale
+
+
+def _synchronizer_lacks_memory():
+    """Whether each step delivered the means, and what was raised, on a rank that lacks memory for a gradient and on both for a selection."""
+    rank, scaler, seen = start(), _Scaler(), []
+    model = linear(SIZES)
+    sync = gleaner.torch.Synchronizer(model.named_parameters(), method="ring", scaler=scaler)
+    sync.gradients = lacking = Lacking(sync.gradients)
+    for step, times in enumerate([1, 2, 0, 0, 0]):
+        lacking.times, lacking.is_undone = {"b": times * rank}, step == 2
+        model.zero_grad()
+        (model(inputs_of(rank, step, 5)) * scaler.scale).backward()
+        try:
+            sync.wait()
+        except gleaner.OutOfMemory as error:
+            seen.append(str(error))
+            if step == 2:
+                # The step is over.
+                scaler.scale = 8.0
+                continue
+            sync.wait()
+        means = [sum(inputs_of(r, step, 5)[name] for r in range(2)) / 2 * scaler.scale for name in SIZES]
+        seen.append(all(torch.allclose(p.grad, mean, atol=1e-5) for p, mean in zip(model.parameters(), means)))
+    return seen
+
+
 def _synchronizer_refuses():
     model, other = linear({"a": (4,)}), torch.nn.Parameter(torch.zeros(3))
     sync = gleaner.torch.Synchronizer(model.parameters(), method="ring")
@@ -161,6 +192,12 @@ class Synchronizers(Numbers):
 
     def test_a_state_goes_on_bit_by_bit(self):
         self.assertEqual(jobs.run("test_synchronizer:_synchronizer_goes_on"), [True, True])
+
+    def test_memory_that_was_missing_ends_no_job(self):
+        undone = ["the step is undone on all ranks", True, True]
+        first, second = jobs.run("test_synchronizer:_synchronizer_lacks_memory")
+        self.assertEqual(first, [True, True, *undone])
+        self.assertEqual(second, [True, "not enough memory for the gradient of b", True, *undone])
 
     def test_momentum_that_does_not_count_waiting_is_warned_of_once(self):
         (found,) = jobs.run("test_synchronizer:_synchronizer_warns", 1)

@@ -57,7 +57,8 @@ def lend(array: Any, what: str, by_event: bool = False) -> Lent:
     """
     try:
         capsule = array.__dlpack__(stream=_NO_STREAM if by_event else _DEFAULT_STREAM)
-    except BufferError as error:
+    except (BufferError, RuntimeError) as error:
+        # Older versions of PyTorch raise the latter.
         raise UnsupportedError(f"{what} cannot be lent: {error}") from error
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 import numpy
 
 from gleaner import _arrays, _dlpack, _health, _native
-from gleaner.errors import LayoutError, UnsupportedError
+from gleaner.errors import LayoutError, OutOfMemory, UnsupportedError
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -127,7 +127,12 @@ class Gradients:
             OutOfMemory: a rank's GPU had not enough memory: the step is undone on all ranks, and its gradients wait for the next one.
             JobFailed: the job has failed.
         """
-        update = Update(self.native.wait(), self._layout)
+        try:
+            update = Update(self.native.wait(), self._layout)
+        except OutOfMemory:
+            # The step is over.
+            self._lent.clear()
+            raise
         self._lent.clear()
         return update
 

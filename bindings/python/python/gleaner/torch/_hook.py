@@ -8,15 +8,16 @@ matter that buckets are put together again after the first step.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional
 
 import torch
 
 from gleaner import _native
 from gleaner._membership import Membership
 from gleaner._method import MethodLike
-from gleaner.errors import JobFailed, LayoutError, UnsupportedError
+from gleaner.errors import JobFailed, LayoutError, OutOfMemory, UnsupportedError
 from gleaner.torch import _device, _refusals
 from gleaner.torch._exchange import Exchange, method_and_merge
 from gleaner.torch._sessions import session_of
@@ -150,7 +151,11 @@ class Hook(Exchange):
             )
 
     def _finish(self) -> None:
-        update = self.gradients.wait()
+        try:
+            update = self.gradients.wait()
+        except OutOfMemory as error:
+            self._undo(error)
+            return
         skipped = update.skipped
         buckets, self._open = self._open, []
         if skipped is not None:
@@ -174,10 +179,23 @@ class Hook(Exchange):
         for bucket in buckets:
             bucket.future.set_result(bucket.buffer)
 
+    def _undo(self, error: OutOfMemory) -> None:
+        """All ranks undo the step, and go on: DistributedDataParallel ends the backward pass, which raises the error after that."""
+        buckets, self._open = self._open, []
+        for bucket in buckets:
+            bucket.buffer.zero_()
+            bucket.future.set_result(bucket.buffer)
+
+        def report() -> None:
+            raise error
+
+        with contextlib.suppress(RuntimeError):
+            # A rank without data, which `join` makes take part outside of a backward pass, has nothing to do again.
+            _after_pass(report)
+
     def _deliver_unused(self, parts: List[_Part]) -> None:
         """Gives parameters their means that no rank has used in this step: DistributedDataParallel leaves their gradients as they were,
         and what the residual has delivered for them would be lost."""
-        engine: Any = torch.autograd.Variable._execution_engine
 
         def deliver() -> None:
             for part in parts:
@@ -188,17 +206,24 @@ class Hook(Exchange):
                 elif not torch.equal(part.parameter.grad, mean):
                     part.parameter.grad.copy_(mean)
 
-        # After the callback with which DistributedDataParallel ends the pass, and which it queues after this one.
-        try:
-            engine.queue_callback(lambda: engine.queue_callback(deliver))
-        except RuntimeError:
-            # A rank without data, which `join` makes take part outside of a backward pass: it steps no optimiser.
-            pass
+        with contextlib.suppress(RuntimeError):
+            # A rank without data, which `join` makes take part outside of a backward pass, steps no optimiser.
+            _after_pass(deliver)
 
     @property
     def step(self) -> int:
         """The number of the present step, from 0."""
         return self.gradients.step()
+
+
+def _after_pass(callback: Callable[[], None]) -> None:
+    """Calls back after DistributedDataParallel, which queues the callback that ends the backward pass after this one.
+
+    Raises:
+        RuntimeError: there is no backward pass.
+    """
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(lambda: engine.queue_callback(callback))
 
 
 def _future(buffer: torch.Tensor) -> "torch.futures.Future[torch.Tensor]":

@@ -12,7 +12,7 @@ import torch
 from gleaner import _native
 from gleaner._membership import Membership
 from gleaner._method import MethodLike
-from gleaner.errors import Error, JobFailed, LayoutError
+from gleaner.errors import Error, JobFailed, LayoutError, OutOfMemory
 from gleaner.torch import _device, _momentum, _refusals
 from gleaner.torch._exchange import Exchange, method_and_merge
 from gleaner.torch._sessions import default_group, session_of
@@ -109,7 +109,9 @@ class Synchronizer(Exchange):
             )
         if parameter.grad is None:
             return
-        self._hand_over(name, parameter.grad)
+        with contextlib.suppress(OutOfMemory):
+            # `wait` hands over what was not given, and raises it if memory is missing still.
+            self._hand_over(name, parameter.grad)
 
     def _hand_over(self, name: str, gradient: torch.Tensor) -> None:
         try:
@@ -124,7 +126,7 @@ class Synchronizer(Exchange):
             else:
                 values = self._staging.copy(name, gradient, 1.0 / scale)
             self.gradients.ready(name, *memory(values, 0, values.numel()))
-        except JobFailed:
+        except (JobFailed, OutOfMemory):
             raise
         except Error as error:
             # The step cannot be completed, and the others wait for it.
@@ -156,6 +158,8 @@ class Synchronizer(Exchange):
             Whether there is an update. False if all ranks left the step out, because the gradients of one were not finite.
 
         Raises:
+            OutOfMemory: this rank's GPU has not enough memory for a gradient: free memory, and call it again. Or a rank's had not enough to select:
+                the step is undone on all ranks, and its gradients wait for the next one.
             JobFailed: the job has failed.
         """
         for name, parameter in self._parameters.items():
@@ -165,10 +169,10 @@ class Synchronizer(Exchange):
                 zeros = torch.zeros(parameter.shape, device=parameter.device) if gradient is None else gradient
                 self._hand_over(name, zeros)
         self._given.clear()
+        scale, self._step_scale = self._scale(), None
         update = self.gradients.wait()
         skipped = update.skipped
         self.skipped = None if skipped is None else skipped[0]
-        scale = self._scale()
         for name, parameter in self._parameters.items():
             if skipped is not None:
                 # A GradScaler finds it on every rank alike, leaves the step out and lowers the scale.
@@ -176,7 +180,6 @@ class Synchronizer(Exchange):
                     parameter.grad.fill_(math.inf)
                 continue
             self._deliver(update, name, parameter, scale)
-        self._step_scale = None
         return skipped is None
 
     def _deliver(self, update: _native.Update, name: str, parameter: torch.Tensor, scale: float) -> None:
