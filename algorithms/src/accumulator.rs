@@ -207,6 +207,20 @@ fn held() -> DeviceError {
 }
 
 impl<T: Element> OnDevice<T> {
+    /// What a device has found in a block, or what a search here finds if memory was missing there: for steps of which something was sent
+    /// already, which cannot be undone.
+    fn or_here<R>(
+        &self,
+        found: Result<R, DeviceError>,
+        block: &Range<usize>,
+        search: impl FnOnce(&[T]) -> R,
+    ) -> Result<R, DeviceError> {
+        match found {
+            Err(DeviceError::Memory(_)) => Ok(search(&self.values.read(block.clone())?)),
+            found => found,
+        }
+    }
+
     fn copied(&self) -> Result<&Arc<Vec<T>>, DeviceError> {
         if let Some(copy) = self.copy.get() {
             return Ok(copy);
@@ -280,17 +294,13 @@ impl<'a, T: Element> Own<'a, T> {
         match self {
             Own::Host(values) => Ok(select::candidates(values, k)),
             Own::Device { there, block, range } => {
-                let Largest { entries, smallest, .. } = match there.values.largest(*block, k.min(range.len()))
-                {
-                    // Something of the step was sent already, so it cannot be undone.
-                    Err(DeviceError::Memory(_)) => {
-                        return Ok(select::candidates(&there.values.read(range.clone())?, k));
-                    }
-                    largest => largest?,
-                };
-                // Fewer than k are all that there are.
-                let threshold = if entries.len() < k { T::ZERO } else { smallest };
-                Ok((entries, threshold))
+                let largest = there.values.largest(*block, k.min(range.len())).map(|largest| {
+                    let Largest { entries, smallest, .. } = largest;
+                    // Fewer than k are all that there are.
+                    let threshold = if entries.len() < k { T::ZERO } else { smallest };
+                    (entries, threshold)
+                });
+                there.or_here(largest, range, |values| select::candidates(values, k))
             }
             Own::Sparse(block) => Ok((block.other_than(T::ZERO).collect(), T::ZERO)),
         }
@@ -325,16 +335,19 @@ impl<'a, T: Element> Own<'a, T> {
         }
     }
 
-    /// All that reach a threshold.
-    pub(crate) fn reaching(&self, threshold: T) -> Result<Entries<T>, DeviceError> {
+    /// All that reach a threshold. If something of the step `is_sent`, a device that lacks memory has them searched here.
+    pub(crate) fn reaching(&self, threshold: T, is_sent: bool) -> Result<Entries<T>, DeviceError> {
+        let search = |values: &[T]| {
+            let mut found = Entries::default();
+            select::scan(values, threshold, 0, &mut found);
+            found
+        };
         match self {
-            Own::Host(values) => {
-                let mut found = Entries::default();
-                select::scan(values, threshold, 0, &mut found);
-                Ok(found)
-            }
+            Own::Host(values) => Ok(search(values)),
             Own::Device { there, block, range } => {
-                Ok(there.values.reaching(*block, threshold, range.len())?.unwrap_or_default())
+                let found =
+                    there.values.reaching(*block, threshold, range.len()).map(Option::unwrap_or_default);
+                if is_sent { there.or_here(found, range, search) } else { found }
             }
             Own::Sparse(block) => {
                 let reaches = |&(_, value): &(u32, T)| T::from_magnitude(value.magnitude()) >= threshold;
@@ -344,13 +357,20 @@ impl<'a, T: Element> Own<'a, T> {
     }
 
     /// The same, unless they are too many for the k largest.
-    pub(crate) fn few(&self, threshold: T, k: usize) -> Result<Option<Entries<T>>, DeviceError> {
+    pub(crate) fn few(
+        &self,
+        threshold: T,
+        k: usize,
+        is_sent: bool,
+    ) -> Result<Option<Entries<T>>, DeviceError> {
+        let search = |values: &[T]| select::scan_few(values, threshold, k);
         match self {
-            Own::Host(values) => Ok(select::scan_few(values, threshold, k)),
+            Own::Host(values) => Ok(search(values)),
             Own::Device { there, block, range } => {
-                there.values.reaching(*block, threshold, select::surplus(k, range.len()))
+                let found = there.values.reaching(*block, threshold, select::surplus(k, range.len()));
+                if is_sent { there.or_here(found, range, search) } else { found }
             }
-            Own::Sparse(_) => self.reaching(threshold).map(Some),
+            Own::Sparse(_) => self.reaching(threshold, is_sent).map(Some),
         }
     }
 

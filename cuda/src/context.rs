@@ -149,7 +149,8 @@ impl Context {
 
     fn fail(&self, seen: Operation, failure: &Failure) -> DeviceError {
         if failure.is_memory {
-            return DeviceError::Memory(format!("{} has no memory for {seen}: {}", self.name, failure.said));
+            // Not of an allocation: something may have been begun, so that the same cannot be done again.
+            return DeviceError::Other(format!("{} has no memory for {seen}: {}", self.name, failure.said));
         }
         let sentence = || {
             let under_way = locked(&self.journal).under_way();

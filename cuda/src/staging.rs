@@ -121,12 +121,16 @@ impl Context {
     }
 
     fn new_staging(&self) -> Result<Staging, DeviceError> {
-        let device = self.allocate(PIECE_BYTES, "a buffer for copies")?;
-        let pinned = self.allocate_pinned(PIECE_BYTES).inspect_err(|_| {
-            // SAFETY: it was just allocated, and nothing uses it.
+        let event = self.create_event(Kind::Wait)?;
+        // SAFETY: it was just made, and nothing uses it.
+        let without_memory = |_: &DeviceError| unsafe { self.destroy_event(event) };
+        let device = self.allocate(PIECE_BYTES, "a buffer for copies").inspect_err(without_memory)?;
+        let pinned = self.allocate_pinned(PIECE_BYTES).inspect_err(|error| {
+            // SAFETY: as above.
             unsafe { self.backend().free(device) }
+            without_memory(error);
         })?;
-        Ok(Staging { device, pinned, event: self.create_event(Kind::Wait)? })
+        Ok(Staging { device, pinned, event })
     }
 }
 

@@ -142,7 +142,8 @@ impl<T: Element> Searched<'_, T> {
                     Some(collected) if collected <= threshold && !own.is_on_device() => {
                         candidates.entries.clone()
                     }
-                    _ => own.reaching(threshold)?,
+                    // What was received comes after something was sent.
+                    _ => own.reaching(threshold, !overlay.is_empty())?,
                 };
                 Ok(overlaid(scanned, overlay))
             }
@@ -154,7 +155,7 @@ impl<T: Element> Searched<'_, T> {
         match self {
             Searched::Bag(entries) => Ok(Some((*entries).clone())),
             Searched::Own(own, overlay, _) => {
-                Ok(own.few(threshold, k)?.map(|found| overlaid(found, overlay)))
+                Ok(own.few(threshold, k, !overlay.is_empty())?.map(|found| overlaid(found, overlay)))
             }
         }
     }

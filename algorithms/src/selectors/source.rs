@@ -86,7 +86,7 @@ impl<'a, T: Element> Source<'a, T> {
         }
         let mut entries = Entries::default();
         for (start, own) in &self.blocks {
-            let found = own.reaching(threshold)?;
+            let found = own.reaching(threshold, false)?;
             entries.indices.extend(found.indices.iter().map(|index| start + index));
             entries.values.extend(found.values);
         }
