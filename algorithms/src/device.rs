@@ -22,6 +22,10 @@ pub enum DeviceError {
     /// Memory was missing, and how much. Values are as they were before the call, which may be repeated once there is more.
     #[error("{0}")]
     Memory(String),
+    /// Memory, a stream or an event of the caller's that is not the device's, or cannot be used now. Nothing was done, and the call may be repeated
+    /// with others.
+    #[error("{0}")]
+    Refused(String),
     /// Anything else.
     #[error("{0}")]
     Other(String),

@@ -142,7 +142,7 @@ impl Context {
         let event = *locked(&self.order);
         // SAFETY: the event is ours.
         match unsafe { self.is_done(event) } {
-            Ok(_) => DeviceError::Other(sentence),
+            Ok(_) => DeviceError::Refused(sentence),
             Err(failed) => failed,
         }
     }

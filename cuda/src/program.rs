@@ -67,7 +67,7 @@ impl Context {
             return Ok(());
         }
         if !slice.address.is_multiple_of(width) {
-            return Err(DeviceError::Other(format!(
+            return Err(DeviceError::Refused(format!(
                 "expected {what} at a multiple of {width} bytes, found the address {:#x}",
                 slice.address
             )));
@@ -89,7 +89,7 @@ impl Context {
                 Place::Unknown => "memory there that the driver does not know: it was freed, is shorter, or never was a device's"
                     .to_owned(),
             };
-            return Err(DeviceError::Other(format!(
+            return Err(DeviceError::Refused(format!(
                 "expected {what} in the memory of {}, {} values from {:#x} on; found {found}",
                 self.name(),
                 slice.len,
@@ -106,7 +106,7 @@ impl Context {
             Belongs::OtherContext => "one of another context on the same device: make it in the primary context, as frameworks do".to_owned(),
             Belongs::OtherDevice(other) => format!("one of CUDA device {other}"),
         };
-        Err(DeviceError::Other(format!(
+        Err(DeviceError::Refused(format!(
             "expected for {what} a stream of {}, found {found} (stream {:#x})",
             self.name(),
             stream.0

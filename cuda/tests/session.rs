@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::bag::Coding;
-use gleaner_algorithms::device::{DeviceSlice, Format, Order};
+use gleaner_algorithms::device::{DeviceError, DeviceSlice, Format, Order};
 use gleaner_algorithms::residual::{Correction, OnNonFinite};
 use gleaner_cuda::Cuda;
 use gleaner_runtime::{Error, Gradients, Layout, Roles, Session, Update};
@@ -381,9 +381,10 @@ fn so_do_too_little_memory_and_a_stream_under_capture() {
     let Some(emulation) = emulation() else { return };
     let capturing = emulation.streams().stream(true);
     let device = Cuda::emulated(emulation).unwrap();
-    for sentence in with_a_faulty_device(&device, capturing) {
-        assert!(sentence.contains("rank 1") && sentence.contains("CUDA graph"), "{sentence}");
-    }
+    // The program of rank 1 drops its gradients then.
+    let sentences = with_a_faulty_device(&device, capturing);
+    assert!(sentences.iter().all(|sentence| sentence.contains("CUDA graph")), "{sentences:?}");
+    assert!(sentences[0].contains("rank 1"), "{sentences:?}");
 }
 
 #[test]
@@ -406,6 +407,19 @@ fn what_cannot_be_is_refused_with_a_sentence() {
                 DeviceSlice { address: 4096, len: 5, format: Format::Float32, order: Order::Stream(0) };
             let refused = there.ready_on_device("a", &short).unwrap_err();
             assert!(refused.to_string().contains("3000"), "{refused}");
+
+            // Nothing was added, so that the right gradients may be given in its place.
+            for (name, len) in PARAMETERS {
+                let (host, values) = (vec![1.0f32; len], vec![2.0; len]);
+                let there_is_none = DeviceSlice { address: host.as_ptr() as u64, len, ..short };
+                let refused = there.ready_on_device(name, &there_is_none).unwrap_err();
+                assert!(matches!(refused, Error::Device(DeviceError::Refused(_))), "{refused}");
+                give(&mut there, Some(device), name, &values, Format::Float32);
+            }
+            let update = there.wait().unwrap();
+            let delivered: Vec<f32> =
+                PARAMETERS.iter().flat_map(|(name, _)| update.values(name).unwrap()).collect();
+            assert!(delivered.iter().all(|value| *value == 0.0 || *value == 2.0) && delivered.contains(&2.0));
         });
     });
 }

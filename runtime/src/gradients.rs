@@ -70,8 +70,8 @@ pub struct Gradients {
     /// What was not finite in this step's own gradients, if anything was and such steps are skipped.
     refused: Arc<Mutex<Option<String>>>,
     skipped: u64,
-    /// What memory the last gradient lacked, if it did: it has to be given again.
-    lacking: Option<String>,
+    /// Why the last gradient was not taken in, if it has to be given again.
+    not_taken: Option<String>,
     run: String,
     failed: Option<Failure>,
 }
@@ -162,7 +162,7 @@ impl Gradients {
             lost: 0.0,
             refused: Arc::default(),
             skipped: 0,
-            lacking: None,
+            not_taken: None,
             run: String::new(),
             failed: None,
         })
@@ -222,8 +222,9 @@ impl Gradients {
     ///
     /// # Errors
     /// As [`ready`](Self::ready); gradients [without a device](crate::Session::gradients), memory or a stream of another device,
-    /// a stream that is being captured into a graph, and what has failed on the device before. Where [memory](Error::Device) is missing, the
-    /// gradient counts as not given, and may be given again.
+    /// a stream that is being captured into a graph, and what has failed on the device before. Where memory [is missing](Error::Device), or
+    /// memory, stream or event are [refused](gleaner_algorithms::device::DeviceError::Refused), the gradient counts as not given, and may be
+    /// given again.
     pub fn ready_on_device(&mut self, parameter: &str, gradient: &DeviceSlice) -> Result<(), Error> {
         let position = self.receive(parameter, gradient.len)?;
         self.take_in(position, |group, _, offset| group.accumulate_there(offset, gradient))

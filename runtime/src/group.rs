@@ -310,10 +310,10 @@ impl Refused {
         }
     }
 
-    /// What was missing, if it was memory: then nothing was added, and the same gradient may be given again.
-    pub(crate) fn lacks(&self) -> Option<&DeviceError> {
+    /// What was wrong, if nothing was added, so that the gradient may be given again: memory was missing, or what was given is not the device's.
+    pub(crate) fn leaves_all(&self) -> Option<&DeviceError> {
         match self {
-            Refused::Device(error @ DeviceError::Memory(_)) => Some(error),
+            Refused::Device(error @ (DeviceError::Memory(_) | DeviceError::Refused(_))) => Some(error),
             Refused::Device(DeviceError::Other(_)) | Refused::NonFinite(_) => None,
         }
     }

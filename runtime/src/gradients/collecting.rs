@@ -98,11 +98,11 @@ impl Gradients {
         let accumulated = accumulate(&mut self.exchange.group(number), name, offset);
         self.session.recorder.program(self.exchange.step, "accumulate", clock..Instant::now());
         if let Err(refused) = accumulated {
-            if let Some(lacks) = refused.lacks() {
-                // Nothing was added: the gradient is as if it had not been given.
+            if let Some(error) = refused.leaves_all() {
+                // The gradient is as if it had not been given.
                 (self.ready[position], self.given) = (false, self.given - 1);
-                self.lacking = Some(lacks.to_string());
-                return Err(lacks.clone().into());
+                self.not_taken = Some(error.to_string());
+                return Err(error.clone().into());
             }
             let reason = match refused.skipped(self.method.nonfinite()) {
                 Ok(reason) => reason,
@@ -114,7 +114,7 @@ impl Gradients {
             self.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
             self.gathering[number].is_refused = true;
         }
-        self.lacking = None;
+        self.not_taken = None;
         // The clock stops first: the exchange may take the processor at once.
         self.count(position, clock.elapsed());
         let gathering = &mut self.gathering[number];
@@ -166,15 +166,15 @@ impl Gradients {
 }
 
 /// A step that cannot be completed any more ends the job at once: its groups that are in flight would keep all ranks waiting. So does one
-/// that lacked memory and was not gone on with: all ranks report why.
+/// whose gradient was not taken in and not given again: all ranks report why.
 impl Drop for Gradients {
     fn drop(&mut self) {
         // A panic is reported with its message.
         if thread::panicking() || self.alive().is_err() {
             return;
         }
-        if let Some(lacking) = self.lacking.take() {
-            self.abort(&lacking);
+        if let Some(why) = self.not_taken.take() {
+            self.abort(&why);
         } else if self.given > 0 && self.given < self.ready.len() {
             let missing = self.missing();
             self.abort(&format_args!(
