@@ -207,8 +207,8 @@ fn held() -> DeviceError {
 }
 
 impl<T: Element> OnDevice<T> {
-    /// What a device has found in a block, or what a search here finds if memory was missing there: for steps of which something was sent
-    /// already, which cannot be undone.
+    /// What a device has found in a block, or what a search here finds if memory was missing there: in a step that may have sent something
+    /// already, so that it cannot be undone.
     fn or_here<R>(
         &self,
         found: Result<R, DeviceError>,

@@ -131,17 +131,19 @@ impl Context {
         self.backend.enter().ok().map(|before| Entered(&*self.backend, before))
     }
 
-    /// The result of a call, which names the call if it has failed. From then on everything fails with that.
+    /// The result of a call, which names the call if it has failed. From then on everything fails with that, unless memory was
+    /// missing.
     pub(crate) fn call<T>(&self, what: &'static str, result: Result<T, Failure>) -> Result<T, DeviceError> {
         result.map_err(|failure| self.fail(Operation::Call(what), &failure))
     }
 
     /// What a question about what is not ours has failed with: of itself, as `sentence` says, or because the device has failed before, as the
     /// driver then reports at whatever is called next. The context is entered.
-    pub(crate) fn refused(&self, sentence: String) -> DeviceError {
-        let event = *locked(&self.order);
+    pub(crate) fn refusal(&self, sentence: String) -> DeviceError {
+        // No other thread may record it meanwhile, which the journal would take for done.
+        let event = locked(&self.order);
         // SAFETY: the event is ours.
-        match unsafe { self.is_done(event) } {
+        match unsafe { self.is_done(*event) } {
             Ok(_) => DeviceError::Refused(sentence),
             Err(failed) => failed,
         }

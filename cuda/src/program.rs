@@ -47,7 +47,7 @@ impl Context {
             (_, Ok(false)) => "one of a CUDA graph that is recorded, whose work is not done now: hand it over outside of the capture".to_owned(),
             (_, Err(failure)) => format!("one of which the driver says {}", failure.said),
         };
-        Err(self.refused(format!(
+        Err(self.refusal(format!(
             "expected for {what} an event that was recorded and is not destroyed, found {found} (event {:#x}, for {})",
             event.0,
             self.name()
@@ -57,7 +57,7 @@ impl Context {
     /// The answer to whose something is.
     fn asked<T>(&self, whose: &str, answer: Result<T, Failure>) -> Result<T, DeviceError> {
         answer.map_err(|failure| {
-            self.refused(format!("{}: asking whose {whose} is failed: {}", self.name(), failure.said))
+            self.refusal(format!("{}: asking whose {whose} is failed: {}", self.name(), failure.said))
         })
     }
 

@@ -188,7 +188,7 @@ fn a_gradient_without_memory_may_be_given_again() {
 fn a_step_without_more_memory_than_was_taken_is_undone_or_gives_the_same() {
     // The bits of all updates and the residual; None if a step is undone.
     let run_with = |name: &str, lacks_from: usize| {
-        let emulation = emulation()?;
+        let emulation = emulation().unwrap();
         let device = Cuda::emulated(emulation.ordinal(15).memory(30_000_000)).unwrap();
         let method = Method::named(name).unwrap().density(0.02);
         let ranks = run(&device, &method, |rank, gradients| {
@@ -217,8 +217,12 @@ fn a_step_without_more_memory_than_was_taken_is_undone_or_gives_the_same() {
         });
         ranks.into_iter().collect::<Option<Vec<_>>>()
     };
+    if emulation().is_none() {
+        return;
+    }
     for name in ["spardl", "ssar-recursive-double", "oktopk", "topka", "topkdsa", "gtopk", "exdyna"] {
         let whole = run_with(name, STEPS);
+        assert!(whole.is_some(), "{name} has memory");
         for lacks_from in 0..3 {
             let found = run_with(name, lacks_from);
             // Where received sums are laid over entries, more of these are looked for than memory was taken for: the host does it.

@@ -148,7 +148,7 @@ pub enum Error {
     /// A reduction that the method cannot do.
     #[error(transparent)]
     Reduction(#[from] ExecutionError),
-    /// A device that holds residuals has failed, or was given what is not its own.
+    /// A device that holds residuals has failed, lacks memory, or was given what is not its own.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The operating system refused something.

@@ -70,8 +70,8 @@ pub struct Gradients {
     /// What was not finite in this step's own gradients, if anything was and such steps are skipped.
     refused: Arc<Mutex<Option<String>>>,
     skipped: u64,
-    /// Why the last gradient was not taken in, if it has to be given again.
-    not_taken: Option<String>,
+    /// The parameter whose gradient was the last not to be taken in, and why, until it is given again.
+    not_taken: Option<(usize, String)>,
     run: String,
     failed: Option<Failure>,
 }

@@ -310,8 +310,8 @@ impl Refused {
         }
     }
 
-    /// What was wrong, if nothing was added, so that the gradient may be given again: memory was missing, or what was given is not the device's.
-    pub(crate) fn leaves_all(&self) -> Option<&DeviceError> {
+    /// What was wrong, if nothing was added and the gradient may be given again: memory was missing, or what was given is not the device's.
+    pub(crate) fn added_nothing(&self) -> Option<&DeviceError> {
         match self {
             Refused::Device(error @ (DeviceError::Memory(_) | DeviceError::Refused(_))) => Some(error),
             Refused::Device(DeviceError::Other(_)) | Refused::NonFinite(_) => None,

@@ -171,7 +171,8 @@ impl<T: Element> Residual<T> {
     /// # Errors
     /// Sums that are NaN or infinite. The first is named and they are counted; what is before the first was added, and the
     /// rest of the residual is as it was. Of a residual on a device they are found [later](Accumulator::check), and a gradient on a
-    /// device is for such a residual alone. Where a device lacks memory the residual is as it was, and the same part may be given again.
+    /// device is for such a residual alone. Where a device lacks memory or refuses what it is given the residual is as it was, and the part may
+    /// be given again.
     pub fn accumulate<'a>(
         &mut self,
         offset: usize,

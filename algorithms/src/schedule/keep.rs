@@ -142,7 +142,7 @@ impl<T: Element> Searched<'_, T> {
                     Some(collected) if collected <= threshold && !own.is_on_device() => {
                         candidates.entries.clone()
                     }
-                    // What was received comes after something was sent.
+                    // What was received comes after something was sent. With nothing received, nothing may have been sent.
                     _ => own.reaching(threshold, !overlay.is_empty())?,
                 };
                 Ok(overlaid(scanned, overlay))

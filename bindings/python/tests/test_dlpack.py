@@ -13,6 +13,7 @@ class Producer:
 
     def __init__(self, tensor, device_type=2):
         self.tensor, self.device_type, self.streams = tensor, device_type, []
+        self.requires_grad = tensor.requires_grad
 
     def __dlpack_device__(self):
         return self.device_type, 0

@@ -114,7 +114,8 @@ def _synchronizer_lacks_memory():
         except gleaner.OutOfMemory as error:
             seen.append(str(error))
             if step == 2:
-                # The step is over.
+                # The step is over, and its gradients wait.
+                assert not any(bool(p.grad.any()) for p in model.parameters())
                 scaler.scale = 8.0
                 continue
             sync.wait()

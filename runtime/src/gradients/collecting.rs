@@ -98,10 +98,10 @@ impl Gradients {
         let accumulated = accumulate(&mut self.exchange.group(number), name, offset);
         self.session.recorder.program(self.exchange.step, "accumulate", clock..Instant::now());
         if let Err(refused) = accumulated {
-            if let Some(error) = refused.leaves_all() {
+            if let Some(error) = refused.added_nothing() {
                 // The gradient is as if it had not been given.
                 (self.ready[position], self.given) = (false, self.given - 1);
-                self.not_taken = Some(error.to_string());
+                self.not_taken = Some((position, error.to_string()));
                 return Err(error.clone().into());
             }
             let reason = match refused.skipped(self.method.nonfinite()) {
@@ -114,7 +114,7 @@ impl Gradients {
             self.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
             self.gathering[number].is_refused = true;
         }
-        self.not_taken = None;
+        self.not_taken.take_if(|(other, _)| *other == position);
         // The clock stops first: the exchange may take the processor at once.
         self.count(position, clock.elapsed());
         let gathering = &mut self.gathering[number];
@@ -173,7 +173,7 @@ impl Drop for Gradients {
         if thread::panicking() || self.alive().is_err() {
             return;
         }
-        if let Some(why) = self.not_taken.take() {
+        if let Some((_, why)) = self.not_taken.take() {
             self.abort(&why);
         } else if self.given > 0 && self.given < self.ready.len() {
             let missing = self.missing();

@@ -53,12 +53,15 @@ def lend(array: Any, what: str, by_event: bool = False) -> Lent:
     """Where the values of an array on a device lie, one after the other; in the order of the default stream, or an event says when.
 
     Raises:
-        UnsupportedError: another type than float32, float16 and bfloat16, or values that are not one after the other.
+        UnsupportedError: another type than float32, float16 and bfloat16, or values that are not one after the other, or an array that its
+            library does not lend.
     """
     try:
         capsule = array.__dlpack__(stream=_NO_STREAM if by_event else _DEFAULT_STREAM)
     except (BufferError, RuntimeError) as error:
-        # Older versions of PyTorch raise the latter.
+        # Older versions of PyTorch raise the latter for a tensor that requires a gradient, and all do for what fails on a device.
+        if not isinstance(error, BufferError) and not getattr(array, "requires_grad", False):
+            raise
         raise UnsupportedError(f"{what} cannot be lent: {error}") from error
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]

@@ -102,6 +102,7 @@ class Gradients:
             OutOfMemory: the GPU has not enough memory: the gradient counts as not given.
             UnsupportedError: another type, or an event for an array in main memory.
             LayoutError: a parameter that the layout does not have or that was given before in this step, or another length.
+            Error: memory or an event that is not the GPU's, or cannot be used now: the gradient counts as not given.
             JobFailed: values that are not finite, or a job that has failed.
         """
         if _dlpack.is_on_device(gradient):

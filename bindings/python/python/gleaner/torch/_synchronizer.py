@@ -159,7 +159,7 @@ class Synchronizer(Exchange):
 
         Raises:
             OutOfMemory: this rank's GPU has not enough memory for a gradient: free memory, and call it again. Or a rank's had not enough to select:
-                the step is undone on all ranks, and its gradients wait for the next one.
+                the step is undone on all ranks, its gradients wait for the next one, and are zero here.
             JobFailed: the job has failed.
         """
         for name, parameter in self._parameters.items():
@@ -170,7 +170,14 @@ class Synchronizer(Exchange):
                 self._hand_over(name, zeros)
         self._given.clear()
         scale, self._step_scale = self._scale(), None
-        update = self.gradients.wait()
+        try:
+            update = self.gradients.wait()
+        except OutOfMemory:
+            # What they were waits in the residuals.
+            for parameter in self._parameters.values():
+                if parameter.grad is not None:
+                    parameter.grad.zero_()
+            raise
         skipped = update.skipped
         self.skipped = None if skipped is None else skipped[0]
         for name, parameter in self._parameters.items():
@@ -217,6 +224,7 @@ class Synchronizer(Exchange):
 
         Raises:
             LayoutError: the optimiser has a parameter that is not exchanged.
+            OutOfMemory: as `wait`; the optimiser makes no step.
             JobFailed: the job has failed.
         """
         self._check(optimizer)
