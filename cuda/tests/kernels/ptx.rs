@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
+use gleaner_cuda::{Version, nvrtc};
 use sha2::{Digest, Sha256};
 
 fn kernels(file: &str) -> String {
@@ -42,12 +43,45 @@ fn the_ptx_is_of_this_source() {
     }
 }
 
+/// The kernels that the source names.
+fn named() -> BTreeSet<String> {
+    let source = kernels("kernels.cu");
+    let name = |line: &str| Some(line.trim().strip_prefix("GLEANER_KERNEL(")?.split(',').next()?.to_owned());
+    source.lines().filter_map(name).collect()
+}
+
+/// The kernels that there are in PTX.
+fn entries(ptx: &str) -> BTreeSet<String> {
+    let name = |line: &str| Some(line.strip_prefix(".visible .entry ")?.strip_suffix('(')?.to_owned());
+    ptx.lines().filter_map(name).collect()
+}
+
 #[test]
 fn the_ptx_has_all_kernels() {
-    let source = kernels("kernels.cu");
-    let named =
-        source.lines().filter_map(|line| line.trim().strip_prefix("GLEANER_KERNEL(")?.split(',').next());
-    let ptx = kernels("kernels.ptx");
-    let entries = ptx.lines().filter_map(|line| line.strip_prefix(".visible .entry ")?.strip_suffix('('));
-    assert_eq!(entries.collect::<BTreeSet<_>>(), named.collect::<BTreeSet<_>>());
+    assert_eq!(entries(&kernels("kernels.ptx")), named());
+}
+
+#[test]
+fn nvrtc_makes_the_ptx_where_it_is_there() {
+    // Every NVRTC since CUDA 11 compiles for this capability.
+    let compiled = match nvrtc::compile(Version { major: 7, minor: 5 }) {
+        Ok(compiled) => compiled,
+        Err(error) if error.to_string().contains("found none") => return gleaner_skips::skip("nvrtc", error),
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(entries(&compiled.ptx), named());
+    assert!(!compiled.ptx.contains("fma."), "compiled with {}", compiled.flags);
+    // The compiler that made the file makes it again, but for the header and the version of PTX.
+    let committed = kernels("kernels.ptx");
+    if committed.contains(&format!("// compiler: NVRTC {}\n", compiled.compiler)) {
+        let again = nvrtc::compile(Version { major: 7, minor: 0 }).unwrap();
+        let body = |ptx: &str| -> Vec<String> {
+            let kept = |line: &&str| !line.starts_with("//") && !line.starts_with(".version ");
+            ptx.lines().filter(kept).map(str::to_owned).collect()
+        };
+        assert!(
+            body(&again.ptx) == body(&committed),
+            "kernels.ptx is not what its compiler makes of the sources"
+        );
+    }
 }
