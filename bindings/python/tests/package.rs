@@ -158,4 +158,4 @@ macro_rules! files {
     };
 }
 
-files! { backend bad_input cuda ddp examples hook numpy pages sgd starting synchronizer together }
+files! { backend bad_input cuda ddp dlpack examples hook numpy pages sgd starting synchronizer together }
