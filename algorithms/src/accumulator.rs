@@ -86,15 +86,6 @@ impl<T: Element> Accumulator<T> {
         }
     }
 
-    /// How many hold it.
-    pub fn holders(&self) -> usize {
-        match self {
-            Self::Host(values) => Arc::strong_count(values),
-            Self::Device(there) => Arc::strong_count(there),
-            Self::Sparse(values) => Arc::strong_count(values),
-        }
-    }
-
     /// Waits until all that was given is in it, and says which sums were not finite. In main memory it is known before.
     ///
     /// # Errors
@@ -164,12 +155,25 @@ impl<T: Element> Accumulator<T> {
         }
     }
 
-    /// The values of one of its blocks.
-    pub(crate) fn block(&self, partition: &Partition, block: Block) -> Own<'_, T> {
+    /// The same in the midst of a job: a device that lacks memory collects nothing until the next time.
+    pub(crate) fn recut_again(
+        &mut self,
+        partition: &Partition,
+        quotas: &[Option<u32>],
+    ) -> Result<(), DeviceError> {
+        match self.recut(partition, quotas) {
+            Err(DeviceError::Memory(_)) => Ok(()),
+            cut => cut,
+        }
+    }
+
+    /// The values of one of its blocks. If the step `is_under_way`, so that it cannot be undone, they are searched here where a device lacks
+    /// memory.
+    pub(crate) fn block(&self, partition: &Partition, block: Block, is_under_way: bool) -> Own<'_, T> {
         let range = partition.range(block);
         match self {
             Self::Host(values) => Own::Host(&values[range]),
-            Self::Device(there) => Own::Device { there, block: block.index(), range },
+            Self::Device(there) => Own::Device { there, block: block.index(), range, is_under_way },
             Self::Sparse(values) => Own::Sparse(SparseBlock::of(values.entries(), range)),
         }
     }
@@ -207,8 +211,7 @@ fn held() -> DeviceError {
 }
 
 impl<T: Element> OnDevice<T> {
-    /// What a device has found in a block, or what a search here finds if memory was missing there: in a step that may have sent something
-    /// already, so that it cannot be undone.
+    /// What a device has found in a block, or what a search here finds if memory was missing there.
     fn or_here<R>(
         &self,
         found: Result<R, DeviceError>,
@@ -234,7 +237,7 @@ impl<T: Element> OnDevice<T> {
 #[derive(Clone)]
 pub(crate) enum Own<'a, T: Element> {
     Host(&'a [T]),
-    Device { there: &'a OnDevice<T>, block: usize, range: Range<usize> },
+    Device { there: &'a OnDevice<T>, block: usize, range: Range<usize>, is_under_way: bool },
     Sparse(SparseBlock<'a, T>),
 }
 
@@ -293,7 +296,7 @@ impl<'a, T: Element> Own<'a, T> {
     pub(crate) fn candidates(&self, k: usize) -> Result<(Entries<T>, T), DeviceError> {
         match self {
             Own::Host(values) => Ok(select::candidates(values, k)),
-            Own::Device { there, block, range } => {
+            Own::Device { there, block, range, .. } => {
                 let largest = there.values.largest(*block, k.min(range.len())).map(|largest| {
                     let Largest { entries, smallest, .. } = largest;
                     // Fewer than k are all that there are.
@@ -310,7 +313,13 @@ impl<'a, T: Element> Own<'a, T> {
     pub(crate) fn largest(&self, k: usize) -> Result<Option<Largest<T>>, DeviceError> {
         match self {
             Own::Host(_) | Own::Sparse(_) => Ok(None),
-            Own::Device { there, block, range } => there.values.largest(*block, k.min(range.len())).map(Some),
+            Own::Device { there, block, range, is_under_way } => {
+                match there.values.largest(*block, k.min(range.len())) {
+                    // The host chooses.
+                    Err(DeviceError::Memory(_)) if *is_under_way => Ok(None),
+                    found => found.map(Some),
+                }
+            }
         }
     }
 
@@ -335,8 +344,8 @@ impl<'a, T: Element> Own<'a, T> {
         }
     }
 
-    /// All that reach a threshold. If something of the step `is_sent`, a device that lacks memory has them searched here.
-    pub(crate) fn reaching(&self, threshold: T, is_sent: bool) -> Result<Entries<T>, DeviceError> {
+    /// All that reach a threshold.
+    pub(crate) fn reaching(&self, threshold: T) -> Result<Entries<T>, DeviceError> {
         let search = |values: &[T]| {
             let mut found = Entries::default();
             select::scan(values, threshold, 0, &mut found);
@@ -344,10 +353,10 @@ impl<'a, T: Element> Own<'a, T> {
         };
         match self {
             Own::Host(values) => Ok(search(values)),
-            Own::Device { there, block, range } => {
+            Own::Device { there, block, range, is_under_way } => {
                 let found =
                     there.values.reaching(*block, threshold, range.len()).map(Option::unwrap_or_default);
-                if is_sent { there.or_here(found, range, search) } else { found }
+                if *is_under_way { there.or_here(found, range, search) } else { found }
             }
             Own::Sparse(block) => {
                 let reaches = |&(_, value): &(u32, T)| T::from_magnitude(value.magnitude()) >= threshold;
@@ -357,20 +366,15 @@ impl<'a, T: Element> Own<'a, T> {
     }
 
     /// The same, unless they are too many for the k largest.
-    pub(crate) fn few(
-        &self,
-        threshold: T,
-        k: usize,
-        is_sent: bool,
-    ) -> Result<Option<Entries<T>>, DeviceError> {
+    pub(crate) fn few(&self, threshold: T, k: usize) -> Result<Option<Entries<T>>, DeviceError> {
         let search = |values: &[T]| select::scan_few(values, threshold, k);
         match self {
             Own::Host(values) => Ok(search(values)),
-            Own::Device { there, block, range } => {
+            Own::Device { there, block, range, is_under_way } => {
                 let found = there.values.reaching(*block, threshold, select::surplus(k, range.len()));
-                if is_sent { there.or_here(found, range, search) } else { found }
+                if *is_under_way { there.or_here(found, range, search) } else { found }
             }
-            Own::Sparse(_) => self.reaching(threshold, is_sent).map(Some),
+            Own::Sparse(_) => self.reaching(threshold).map(Some),
         }
     }
 

@@ -25,8 +25,13 @@ fn entries(random: &mut Random, count: usize) -> Entries {
 
 /// That a device has encoded these entries, as the host does it.
 fn assert_encoded(found: Option<Encoded>, entries: &Entries, rounded: Rounded) {
+    assert_encoded_of(LEN, found, entries, rounded);
+}
+
+/// The same of a block of another length.
+fn assert_encoded_of(len: usize, found: Option<Encoded>, entries: &Entries, rounded: Rounded) {
     let found = encode(&[Body::<f32>::Encoded(found.expect("the device encodes them"))]);
-    assert!(found == encode(&[Body::Sparse { entries: entries.clone(), len: LEN, rounded }]));
+    assert!(found == encode(&[Body::Sparse { entries: entries.clone(), len, rounded }]));
 }
 
 /// The k largest of a gradient, as a device has chosen them ahead.
@@ -139,6 +144,20 @@ fn so_are_entries_that_no_device_has_chosen() {
             assert_encoded(found, &entries, Rounded::EXACT);
             assert_eq!(encoded(cuda), [0, number]);
         }
+    });
+}
+
+#[test]
+fn so_are_more_entries_than_are_summed_at_once() {
+    on_each(|cuda| {
+        // More blocks of threads than one of them sums up at once.
+        let (mut random, len) = (Random::new(89), 12 * LEN);
+        let values = cuda.zeros(len).unwrap();
+        let is_chosen = |_: &u32| random.below(4) == 0;
+        let entries: Entries = (0..len as u32).filter(is_chosen).map(|index| (index, 1.5)).collect();
+        assert!(entries.len() > 1 << 20);
+        let found = values.encode(0, &entries, Rounded::EXACT, false).unwrap();
+        assert_encoded_of(len, found, &entries, Rounded::EXACT);
     });
 }
 

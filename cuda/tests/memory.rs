@@ -7,10 +7,14 @@ mod devices;
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::{Program, emulation};
-use gleaner_algorithms::Method;
-use gleaner_algorithms::device::{DeviceError, Format};
-use gleaner_algorithms::residual::OnNonFinite;
+use devices::{Program, bits, emulation};
+use gleaner_algorithms::bag::Coding;
+use gleaner_algorithms::collectives::{Collective, Shape, Structure};
+use gleaner_algorithms::device::{Device, DeviceError, Format, Given};
+use gleaner_algorithms::residual::{OnNonFinite, Residual};
+use gleaner_algorithms::schedule::{After, How, Receive, Rule, Send, Slots, Step};
+use gleaner_algorithms::select::top_k_dense;
+use gleaner_algorithms::{Block, Method, Partition, Rank, SelectOver};
 use gleaner_cuda::{Cuda, Memory};
 use gleaner_runtime::{Error, Gradients, Layout, Roles, Session};
 use gleaner_transport::memory;
@@ -30,7 +34,7 @@ fn layout() -> Layout {
 }
 
 /// A job of two ranks.
-fn run<T: Send>(
+fn run<T: std::marker::Send>(
     device: &Arc<Cuda>,
     method: &Method,
     worker: impl Fn(usize, &mut Gradients) -> T + Sync,
@@ -184,17 +188,56 @@ fn a_gradient_without_memory_may_be_given_again() {
     assert!(run_with(true) == run_with(false));
 }
 
+/// Rank 0 sends all that it has to rank 1, which chooses from the sums of two blocks together and sends them back.
+#[derive(Clone, Debug)]
+struct Pair;
+
+impl Collective for Pair {
+    type State = ();
+
+    fn name(&self) -> &'static str {
+        "pair"
+    }
+
+    fn summary(&self) -> &'static str {
+        "rank 1 chooses from the sums of two ranks"
+    }
+
+    fn blocks(&self, _: &Shape) -> u32 {
+        2
+    }
+
+    fn steps(&self, Rank(rank): Rank, shape: &Shape, _: &Structure) -> Vec<Step> {
+        let slots = Slots::range(0, 2);
+        let keep = |rule| Step::Keep { slots, rule, coding: Coding::Exact };
+        let to = |rank, after| Step::Exchange {
+            sends: vec![Send { to: Rank(rank), slots, after }],
+            receives: vec![],
+        };
+        let from = |rank, how| Step::Exchange {
+            sends: vec![],
+            receives: vec![Receive { from: Rank(rank), slots, how }],
+        };
+        match rank {
+            0 => vec![keep(Rule::Every), to(1, After::Drop), from(1, How::Place)],
+            _ => vec![from(0, How::Add), keep(Rule::Jointly(shape.k)), to(0, After::Retain)],
+        }
+    }
+}
+
 #[test]
 fn a_step_without_more_memory_than_was_taken_is_undone_or_gives_the_same() {
     // The bits of all updates and the residual; None if a step is undone.
-    let run_with = |name: &str, lacks_from: usize| {
+    let run_with = |method: &Method, lacks_from: usize, only_rank: Option<usize>| {
         let emulation = emulation().unwrap();
         let device = Cuda::emulated(emulation.ordinal(15).memory(30_000_000)).unwrap();
-        let method = Method::named(name).unwrap().density(0.02);
-        let ranks = run(&device, &method, |rank, gradients| {
+        let ranks = run(&device, method, |rank, gradients| {
             let mut seen = Vec::new();
             for step in 0..STEPS {
-                let values = PARAMETERS.map(|(_, len)| gradient(len, rank, step));
+                let brings = only_rank.is_none_or(|only| only == rank);
+                let scaled = |value: f32| if brings { value } else { 0.0 };
+                let values = PARAMETERS
+                    .map(|(_, len)| gradient(len, rank, step).into_iter().map(scaled).collect::<Vec<_>>());
                 let on_device = |values: &Vec<f32>| {
                     (rank == DEVICE).then(|| Program::new(&device, values, Format::Float32))
                 };
@@ -220,19 +263,81 @@ fn a_step_without_more_memory_than_was_taken_is_undone_or_gives_the_same() {
     if emulation().is_none() {
         return;
     }
-    for name in ["spardl", "ssar-recursive-double", "oktopk", "topka", "topkdsa", "gtopk", "exdyna"] {
-        let whole = run_with(name, STEPS);
-        assert!(whole.is_some(), "{name} has memory");
+    let named = |name: &str| (Method::named(name).unwrap().density(0.02), None);
+    let names = ["spardl", "ssar-recursive-double", "oktopk", "topka", "topkdsa", "gtopk", "exdyna"];
+    let methods = names.map(named).into_iter().chain([
+        // What was selected from is kept in main memory, to be counted.
+        (Method::spardl().density(0.02).select_over(SelectOver::Gradient), None),
+        // After a message without entries.
+        (Method::of(Pair).density(0.02), Some(DEVICE)),
+    ]);
+    for (method, only_rank) in methods {
+        let whole = run_with(&method, STEPS, only_rank);
+        assert!(whole.is_some(), "{method} has memory");
         for lacks_from in 0..3 {
-            let found = run_with(name, lacks_from);
+            let found = run_with(&method, lacks_from, only_rank);
             // Where received sums are laid over entries, more of these are looked for than memory was taken for: the host does it.
-            let must_go_on = ["spardl", "topka", "gtopk"].contains(&name);
+            let must_go_on = ["spardl", "topka", "gtopk", "pair"].contains(&method.collective().name());
             assert!(
                 found == whole || (found.is_none() && !must_go_on),
-                "{name} without memory from step {lacks_from} on"
+                "{method} without memory from step {lacks_from} on"
             );
         }
     }
+}
+
+#[test]
+fn blocks_are_cut_anew_without_memory_for_what_is_collected() {
+    let Some(emulation) = emulation() else { return };
+    let device = Cuda::emulated(emulation.ordinal(16).memory(30_000_000)).unwrap();
+    let n = 60_000;
+    let cut = |blocks, k| (Partition::even(n, blocks), vec![Some(k); blocks]);
+    let (partition, quotas) = cut(2, 50);
+    let mut there = Residual::<f32>::on(device.clone(), partition.clone(), quotas.clone()).unwrap();
+    let mut here = Residual::<f32>::new(partition, quotas);
+    // The second time the memory of the blocks before does, and the third time nothing is collected.
+    for (step, (blocks, k)) in [(2, 50), (3, 50), (4, 50), (4, 12_000), (5, 100)].into_iter().enumerate() {
+        let hog = (1..4).contains(&step).then(|| rest(&device));
+        let (partition, quotas) = cut(blocks, k);
+        there.recut(partition.clone(), quotas.clone()).unwrap();
+        here.recut(partition, quotas).unwrap();
+        drop(hog);
+        let gradient = gradient(n, 0, step);
+        there.accumulate(0, &gradient[..]).unwrap();
+        here.accumulate(0, &gradient[..]).unwrap();
+        assert_eq!(bits(&there.read(0..n).unwrap()), bits(&here.read(0..n).unwrap()));
+    }
+    // What is chosen is the same.
+    let mut there = device.zeros(n).unwrap();
+    for (step, (blocks, k, collects)) in
+        [(2, 50, true), (3, 12_000, false), (3, 40, true)].into_iter().enumerate()
+    {
+        let (partition, quotas) = cut(blocks, k);
+        let ranges: Vec<_> = (0..blocks as u32).map(|block| partition.range(Block(block))).collect();
+        let hog = (!collects).then(|| rest(&device));
+        let lacks = there.cut(&ranges, &quotas).is_err_and(|error| matches!(error, DeviceError::Memory(_)));
+        assert_ne!(lacks, collects);
+        let gradient = gradient(n, 0, step);
+        there.accumulate(0, Given::Host(&gradient), true, &vec![Some(0.5); blocks]).unwrap();
+        there.begin().unwrap();
+        if !collects {
+            let _more = rest(&device);
+            assert!(matches!(there.largest(0, k as usize), Err(DeviceError::Memory(_))));
+        }
+        drop(hog);
+        for (block, range) in ranges.into_iter().enumerate() {
+            let found = there.largest(block, k as usize).unwrap().entries;
+            let expected = top_k_dense(&gradient[range], k as usize);
+            assert_eq!(found.indices, expected.indices);
+            assert_eq!(bits(&found.values), bits(&expected.values));
+        }
+    }
+    let refused = Residual::on(
+        Cuda::emulated(devices::emulation().unwrap().ordinal(17).memory(300_000)).unwrap(),
+        Partition::even(n, 2),
+        vec![Some(12_000); 2],
+    );
+    assert!(matches!(refused, Err(DeviceError::Memory(_))), "{refused:?}");
 }
 
 #[test]

@@ -115,6 +115,17 @@ fn so_is_a_bag_that_is_added_to_values_and_to_sums_laid_over_them() {
 }
 
 #[test]
+fn so_are_more_entries_than_are_summed_at_once() {
+    on_each(|cuda| {
+        let (mut random, values) = (Random::new(72), values(cuda));
+        // More blocks of threads than one of them sums up at once.
+        let held = entries(&mut random, 1_100_000, 8);
+        let (encoded, came) = came(&entries(&mut random, 1_200_000, 8), 12_000_000, Coding::Bf16);
+        assert_same(&values.merge(&held, None, &encoded).unwrap().unwrap(), &held.merge(&came));
+    });
+}
+
+#[test]
 fn so_are_the_same_indices_none_of_them_and_sums_that_cancel() {
     on_each(|cuda| {
         let (mut random, values) = (Random::new(62), values(cuda));

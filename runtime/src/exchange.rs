@@ -5,15 +5,15 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
+use gleaner_algorithms::Element;
 use gleaner_algorithms::residual::OnNonFinite;
-use gleaner_algorithms::{Accumulator, Element};
 use tokio::sync::oneshot;
 
 use crate::algorithm::{
     Algorithm, Begin, INLINE, Message, Noted, Open, Outcome, Reply, Shared, Worked, look, tell,
 };
 use crate::failure::Error;
-use crate::group::{Group, Unfit};
+use crate::group::{Group, Kept, Unfit};
 use crate::layout::LayoutError;
 use crate::mailbox::Command;
 use crate::session::Inner;
@@ -39,8 +39,8 @@ pub(crate) struct Exchange<T: Element> {
 
 /// A group's step that has begun.
 pub(crate) struct Begun<T: Element> {
-    /// What was accumulated, if it is to be kept.
-    pub(crate) accumulated: Option<Accumulator<T>>,
+    /// Where what was accumulated is kept, if it is.
+    pub(crate) kept: Option<Kept<T>>,
     /// How long it waited because compute threads could take no more.
     pub(crate) blocked: Duration,
 }
@@ -119,9 +119,9 @@ impl<T: Element> Exchange<T> {
         keeps: bool,
         refuse: impl FnOnce(Unfit) -> String + Send + 'static,
     ) -> Result<Begun<T>, Error> {
-        let (execution, accumulated) = {
+        let (execution, kept) = {
             let mut group = self.group(group);
-            (Box::new(group.begin()?), group.accumulated().filter(|_| keeps))
+            (Box::new(group.begin(keeps)?), group.kept())
         };
         let mut begin = self.beginning(group);
         let noted = Noted::new(begin.id, begin.step, &self.session.recorder);
@@ -131,7 +131,7 @@ impl<T: Element> Exchange<T> {
         if worked.execution.chooses_from() <= INLINE && !worked.execution.is_on_device() {
             begin.worked = Ok(worked);
             tell(&mailbox, first, Message::Begin(begin));
-            return Ok(Begun { accumulated, blocked: Duration::ZERO });
+            return Ok(Begun { kept, blocked: Duration::ZERO });
         }
         let compute = &self.session.compute;
         let is_on_device = worked.execution.is_on_device();
@@ -150,7 +150,7 @@ impl<T: Element> Exchange<T> {
         } else {
             compute.submit(Box::new(move || go_on(worked, Ok(None))))
         };
-        Ok(Begun { accumulated, blocked })
+        Ok(Begun { kept, blocked })
     }
 
     /// Begins a group's step in which this rank takes no part, so that all leave it out.

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::density::AdaptiveDensity;
 use gleaner_algorithms::device::{Device, DeviceSlice};
-use gleaner_algorithms::{Accumulator, Method, Reduction};
+use gleaner_algorithms::{Method, Reduction};
 
 use crate::algorithm::Outcome;
 use crate::auto::{Auto, AutoChoice};
 use crate::exchange::Exchange;
 use crate::failure::{Error, Failure, OutOfMemory};
-use crate::group::{Group, Home};
+use crate::group::{Group, Home, Kept};
 use crate::layout::{Layout, LayoutError, Parameter};
 use crate::notes::Purpose;
 use crate::session::{Inner, block_on};
@@ -52,7 +52,7 @@ pub struct Gradients {
     gathering: Vec<Gathering>,
     /// Whether to keep what is selected from, and what was kept of it.
     keeps: bool,
-    kept: Vec<(usize, Accumulator)>,
+    kept: Vec<(usize, Kept<f32>)>,
     /// By which the parameters' groups share k, if they compete for it and have agreed on that.
     weights: Vec<u64>,
     /// The density that follows the share of the norm, if one was asked for.
@@ -246,9 +246,10 @@ impl Gradients {
     }
 
     fn accumulated_of(&self, p: &Parameter) -> Option<&[f32]> {
-        let kept = self.kept.iter().find(|(group, _)| *group == p.group)?;
+        let (_, kept) = self.kept.iter().find(|(group, _)| *group == p.group)?;
         // A device that has failed has failed the job.
-        Some(&kept.1.host().ok()?[p.offset..p.offset + p.len])
+        self.exchange.group(p.group).keep().ok()?;
+        Some(&kept.get()?[p.offset..p.offset + p.len])
     }
 
     /// Waits for the update of this step and commits it: the residuals change for all groups or for none.

@@ -1,7 +1,7 @@
 //! One gradient that travels by itself: its schedule, and its residual between steps and in them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gleaner_algorithms::bag::wire::{PIECE, PIECES};
 use gleaner_algorithms::bag::{Bag, Entries};
@@ -31,6 +31,8 @@ pub(crate) struct Group<T: Element = f32> {
     volumes: (Shape, BTreeMap<Rank, Volume>),
     /// While a step is under way: gradient plus old residual, as the step began.
     accumulator: Option<Accumulator<T>>,
+    /// For the same in main memory, if it is to be kept.
+    kept: Option<Kept<T>>,
     /// The last step's version of the residual.
     version: u64,
     /// What is looked at now and then, of gradients that are asked for their health.
@@ -38,6 +40,9 @@ pub(crate) struct Group<T: Element = f32> {
     /// The squared L2 norms of what was selected from in the last step that they were looked at in, and of what was left, until they are taken.
     pub(crate) squares: Option<(f64, f64)>,
 }
+
+/// What a step selects from, in main memory, once it was asked for or the step has ended.
+pub(crate) type Kept<T> = Arc<OnceLock<Arc<Vec<T>>>>;
 
 /// Where a residual lies, and what of it.
 pub(crate) enum Home<T: Element = f32> {
@@ -86,7 +91,7 @@ impl<T: Element> Group<T> {
             residual = residual.revertible()?;
         }
         let volumes = (routine.shape().clone(), routine.volumes::<T>()?);
-        let (number, accumulator, version, watch, squares) = (0, None, 0, None, None);
+        let (number, accumulator, kept, version, watch, squares) = (0, None, None, 0, None, None);
         let group = Self {
             layers,
             routine,
@@ -95,6 +100,7 @@ impl<T: Element> Group<T> {
             number,
             volumes,
             accumulator,
+            kept,
             version,
             watch,
             squares,
@@ -158,25 +164,37 @@ impl<T: Element> Group<T> {
 
     /// How many entries are looked at when a run that has ended is committed.
     pub(crate) fn commits(&self, execution: &Execution<T>) -> usize {
-        // A holder besides this group and the run makes the residual copy it.
-        let is_shared = |accumulator: &Accumulator<T>| accumulator.holders() > 2;
-        if self.accumulator.as_ref().is_some_and(is_shared) { self.entries() } else { execution.commits() }
+        // What is kept is copied.
+        if self.kept.is_some() { self.entries() } else { execution.commits() }
     }
 
-    /// Begins a step with what was accumulated.
-    pub(crate) fn begin(&mut self) -> Result<Execution<T>, ExecutionError> {
+    /// Begins a step with what was accumulated, which is kept in main memory if it `keeps`.
+    pub(crate) fn begin(&mut self, keeps: bool) -> Result<Execution<T>, ExecutionError> {
         let Lent { version, accumulator, candidates } = self.residual.begin()?;
+        self.kept = keeps.then(Kept::default);
         (self.accumulator, self.version) = (Some(accumulator.clone()), version);
         self.routine.begin(accumulator, candidates).reducing(self.reduction)
     }
 
-    /// What was accumulated, while a step is under way. A caller that keeps it makes the residual copy it.
-    pub(crate) fn accumulated(&self) -> Option<Accumulator<T>> {
-        self.accumulator.clone()
+    /// Where what was accumulated is kept, or will be when the step ends.
+    pub(crate) fn kept(&self) -> Option<Kept<T>> {
+        self.kept.clone()
+    }
+
+    /// Copies what was accumulated to where it is kept, while a step is under way.
+    pub(crate) fn keep(&self) -> Result<(), DeviceError> {
+        if let (Some(kept), Some(accumulator)) = (&self.kept, &self.accumulator)
+            && kept.get().is_none()
+        {
+            let values = accumulator.host()?;
+            kept.get_or_init(|| Arc::clone(values));
+        }
+        Ok(())
     }
 
     /// Ends a step of which nothing was delivered: what was accumulated is the residual now.
     pub(crate) fn give_back(&mut self) -> Result<(), VersionError> {
+        self.kept = None;
         let lent = self.accumulator.take();
         lent.map_or(Ok(()), |accumulator| self.residual.give_back(self.version, accumulator))
     }
@@ -184,7 +202,7 @@ impl<T: Element> Group<T> {
     /// Ends a step that all ranks left out, whether or not it began here: the residual is what it was before. Its update has
     /// nothing in it.
     pub(crate) fn leave_out(&mut self) -> Result<(Partition, Vec<Bag<T>>), VersionError> {
-        self.accumulator = None;
+        (self.accumulator, self.kept) = (None, None);
         self.residual.revert()?;
         let partition = self.residual.partition().clone();
         let nothing = (0..partition.blocks()).map(|_| Bag::empty()).collect();
@@ -195,8 +213,9 @@ impl<T: Element> Group<T> {
     pub(crate) fn commit(&mut self, finished: Finished<T>) -> Result<Delivered<T>, Error> {
         let before = self.looked_at();
         let squared = self.squared();
-        // If it is shared, the residual copies it.
-        self.accumulator = None;
+        // Of what is kept in main memory, the residual makes a copy.
+        self.keep()?;
+        (self.accumulator, self.kept) = (None, None);
         let partition = self.residual.partition().clone();
         let changed = self.routine.learn(&finished)?;
         let committed = self.residual.commit(self.version, finished, self.routine.method().collection())?;

@@ -389,17 +389,17 @@ impl<T: Element> Residual<T> {
     }
 
     /// Cuts the residual into other blocks, between two steps, and takes other quotas. What was predicted for a block is
-    /// kept where the number of blocks stays the same.
+    /// kept where the number of blocks stays the same. A device that lacks memory for as many candidates collects none.
     ///
     /// # Errors
-    /// Not enough memory on a device for as many candidates.
+    /// What has failed on a device.
     ///
     /// # Panics
     /// If the partition is of another number of entries.
     pub fn recut(&mut self, partition: Partition, quotas: Vec<Option<u32>>) -> Result<(), DeviceError> {
         assert_eq!(partition.entries(), self.partition.entries(), "the gradient keeps its length");
         if !self.lent {
-            self.values.recut(&partition, &quotas)?;
+            self.values.recut_again(&partition, &quotas)?;
         }
         if partition.blocks() != self.partition.blocks() {
             self.thresholds = vec![None; partition.blocks()];

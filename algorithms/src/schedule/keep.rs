@@ -142,8 +142,7 @@ impl<T: Element> Searched<'_, T> {
                     Some(collected) if collected <= threshold && !own.is_on_device() => {
                         candidates.entries.clone()
                     }
-                    // What was received comes after something was sent. With nothing received, nothing may have been sent.
-                    _ => own.reaching(threshold, !overlay.is_empty())?,
+                    _ => own.reaching(threshold)?,
                 };
                 Ok(overlaid(scanned, overlay))
             }
@@ -155,7 +154,7 @@ impl<T: Element> Searched<'_, T> {
         match self {
             Searched::Bag(entries) => Ok(Some((*entries).clone())),
             Searched::Own(own, overlay, _) => {
-                Ok(own.few(threshold, k, !overlay.is_empty())?.map(|found| overlaid(found, overlay)))
+                Ok(own.few(threshold, k)?.map(|found| overlaid(found, overlay)))
             }
         }
     }

@@ -117,6 +117,8 @@ pub(super) struct Context<T: Element> {
     pub(super) reduction: Reduction<T>,
     pub(super) memory: Arc<Memory>,
     pub(super) seed: u64,
+    /// Whether something was sent or received: the step cannot be undone by this worker alone any more.
+    is_under_way: bool,
 }
 
 /// What one worker's values have become, beside those in its slots.
@@ -154,7 +156,7 @@ impl<T: Element> Context<T> {
     }
 
     fn own(&self, block: Block) -> Own<'_, T> {
-        self.accumulator.block(&self.program.schedule.partition, block)
+        self.accumulator.block(&self.program.schedule.partition, block, self.is_under_way)
     }
 
     /// See [`Accumulator::check`].
@@ -217,7 +219,7 @@ impl<T: Element> Values<T> {
         }
         let (reduction, memory) = (Reduction::Sum, Arc::default());
         let values = Self {
-            run: Arc::new(Context { program, accumulator, reduction, memory, seed: 0 }),
+            run: Arc::new(Context { program, accumulator, reduction, memory, seed: 0, is_under_way: false }),
             candidates,
             intact: vec![true; blocks],
             fates: (0..blocks).map(|_| Fate::Whole).collect(),
@@ -241,6 +243,13 @@ impl<T: Element> Values<T> {
     /// Whether nothing has come yet of the message that is awaited.
     pub(super) fn is_between_messages(&self) -> bool {
         self.decoder.is_none()
+    }
+
+    /// Something is sent or received.
+    fn exchanges(&mut self) {
+        if !self.run.is_under_way {
+            Arc::make_mut(&mut self.run).is_under_way = true;
+        }
     }
 
     /// At how many entries its selections will look.

@@ -4,7 +4,7 @@ use crate::accumulator::Own;
 use crate::bag::Entries;
 use crate::device::DeviceError;
 use crate::schedule::Candidates;
-use crate::{Accumulator, Block, Element, Partition, select};
+use crate::{Accumulator, Element, select};
 
 /// The values, and candidates among them.
 pub(crate) struct Source<'a, T: Element> {
@@ -33,17 +33,13 @@ impl<'a, T: Element> Source<'a, T> {
 
     pub(crate) fn new(
         accumulator: &'a Accumulator<T>,
-        partition: &Partition,
+        blocks: Vec<(u32, Own<'a, T>)>,
         candidates: &'a Candidates<T>,
     ) -> Self {
-        if let Accumulator::Host(values) = accumulator {
-            return Self::of(values, candidates);
+        match accumulator {
+            Accumulator::Host(values) => Self::of(values, candidates),
+            _ => Self { blocks, whole: Whole::Elsewhere(accumulator), candidates },
         }
-        let blocks = (0..partition.blocks() as u32).map(Block);
-        let blocks = blocks
-            .map(|block| (partition.range(block).start as u32, accumulator.block(partition, block)))
-            .collect();
-        Self { blocks, whole: Whole::Elsewhere(accumulator), candidates }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -86,7 +82,7 @@ impl<'a, T: Element> Source<'a, T> {
         }
         let mut entries = Entries::default();
         for (start, own) in &self.blocks {
-            let found = own.reaching(threshold, false)?;
+            let found = own.reaching(threshold)?;
             entries.indices.extend(found.indices.iter().map(|index| start + index));
             entries.values.extend(found.values);
         }

@@ -12,6 +12,8 @@ try:
     from torch.nn.parallel import DistributedDataParallel
 
     import gleaner.torch  # noqa: F401
+    from gleaner.torch import _device
+    from gleaner.torch._tensors import memory
 except ImportError as error:
     torch, WHY = None, f"SKIPPED: {error}"
 else:
@@ -80,16 +82,38 @@ class Lacking:
         return getattr(self.gradients, name)
 
     def ready(self, name, *values):
+        self._lack(name)
+        self.gradients.ready(name, *values)
+
+    def _lack(self, name):
         if self.times.get(name, 0) > 0:
             self.times[name] -= 1
             raise gleaner.OutOfMemory(f"not enough memory for the gradient of {name}")
-        self.gradients.ready(name, *values)
 
     def wait(self):
         update = self.gradients.wait()
         if self.is_undone:
             raise gleaner.OutOfMemory("the step is undone on all ranks")
         return update
+
+
+def in_memory():
+    """What hands gradients over as from a GPU, whose memory is the host's, and counts how often PyTorch was to free what it holds."""
+
+    class InMemory(_device.OnDevice):
+        freed = 0
+
+        def _ready(self, gradients, name, values):
+            gradients.ready(name, *memory(values, 0, values.numel()))
+
+        def _copy(self, update, name, into):
+            update.copy_to(name, *memory(into, 0, into.numel()))
+
+        def free_cached(self):
+            super().free_cached()
+            self.freed += 1
+
+    return InMemory(torch.device("cpu"), None)
 
 
 def lists(tensors):

@@ -9,7 +9,7 @@ import unittest
 
 import jobs
 
-from models import SIZES, WHY, Lacking, Numbers, before, inputs_of, linear, lists, start, torch, wrapped
+from models import SIZES, WHY, Lacking, Numbers, before, in_memory, inputs_of, linear, lists, start, torch, wrapped
 
 if torch is not None:
     import torch.distributed as dist
@@ -85,15 +85,18 @@ def _hook_unused():
     return [lists(given), lists(delivered)]
 
 
-def _hook_undone():
+def _hook_undone(on_device):
     """What is raised by a step that is undone, what its gradients are, and whether those after it deliver the means."""
     rank = start()
     model = wrapped(linear(SIZES))
     hook = gleaner.torch.register(model, method="ring")
     hook.gradients = lacking = Lacking(hook.gradients)
+    hook._device = device = in_memory() if on_device else None
     seen = []
     for step in range(5):
         lacking.is_undone = step in (0, 3)
+        # Once, and as from a device a gradient is handed over again.
+        lacking.times = {"b": int(on_device and rank == 1 and step == 2)}
         model.zero_grad()
         try:
             model(inputs_of(rank, step, 5)).backward()
@@ -102,7 +105,7 @@ def _hook_undone():
             continue
         means = [sum(inputs_of(r, step, 5)[name] for r in range(2)) / 2 for name in SIZES]
         seen.append(all(torch.allclose(p.grad, mean, atol=1e-5) for p, mean in zip(model.parameters(), means)))
-    return seen
+    return seen, device and device.freed
 
 
 def _hook_bf16():
@@ -335,8 +338,9 @@ class Hooks(Numbers):
 
     def test_a_step_that_is_undone_ends_no_job(self):
         undone = "the step is undone on all ranks: 0.0"
-        for seen in jobs.run("test_hook:_hook_undone"):
-            self.assertEqual(seen, [undone, True, True, undone, True])
+        for on_device, freed in [(False, (None, None)), (True, (2, 3))]:
+            for seen, times in zip(jobs.run("test_hook:_hook_undone", 2, on_device), freed):
+                self.assertEqual(seen, [[undone, True, True, undone, True], times])
 
     @unittest.skipIf(before(2, 1), before(2, 1))
     def test_bfloat16(self):

@@ -7,7 +7,7 @@ import warnings
 
 import jobs
 
-from models import SIZES, WHY, Lacking, Numbers, before, inputs_of, linear, lists, start, torch
+from models import SIZES, WHY, Lacking, Numbers, before, in_memory, inputs_of, linear, lists, start, torch
 
 if torch is not None:
     import gleaner.torch
@@ -99,14 +99,16 @@ class _Scaler:
         return self.scale
 
 
-def _synchronizer_lacks_memory():
-    """Whether each step delivered the means, and what was raised, on a rank that lacks memory for a gradient and on both for a selection."""
+def _synchronizer_lacks_memory(on_device):
+    """Whether each step delivered the means, and what was raised, on a rank that lacks memory for a gradient and on both for a selection. As from a
+    device, a gradient is handed over twice each time."""
     rank, scaler, seen = start(), _Scaler(), []
     model = linear(SIZES)
     sync = gleaner.torch.Synchronizer(model.named_parameters(), method="ring", scaler=scaler)
     sync.gradients = lacking = Lacking(sync.gradients)
+    sync._device = device = in_memory() if on_device else None
     for step, times in enumerate([1, 2, 0, 0, 0]):
-        lacking.times, lacking.is_undone = {"b": times * rank}, step == 2
+        lacking.times, lacking.is_undone = {"b": times * rank * (1 + on_device)}, step == 2
         model.zero_grad()
         (model(inputs_of(rank, step, 5)) * scaler.scale).backward()
         try:
@@ -121,7 +123,7 @@ def _synchronizer_lacks_memory():
             sync.wait()
         means = [sum(inputs_of(r, step, 5)[name] for r in range(2)) / 2 * scaler.scale for name in SIZES]
         seen.append(all(torch.allclose(p.grad, mean, atol=1e-5) for p, mean in zip(model.parameters(), means)))
-    return seen
+    return seen, device and device.freed
 
 
 def _synchronizer_refuses():
@@ -196,9 +198,10 @@ class Synchronizers(Numbers):
 
     def test_memory_that_was_missing_ends_no_job(self):
         undone = ["the step is undone on all ranks", True, True]
-        first, second = jobs.run("test_synchronizer:_synchronizer_lacks_memory")
-        self.assertEqual(first, [True, True, *undone])
-        self.assertEqual(second, [True, "not enough memory for the gradient of b", True, *undone])
+        for on_device, freed in [(False, (None, None)), (True, (1, 4))]:
+            first, second = jobs.run("test_synchronizer:_synchronizer_lacks_memory", 2, on_device)
+            self.assertEqual(first, [[True, True, *undone], freed[0]])
+            self.assertEqual(second, [[True, "not enough memory for the gradient of b", True, *undone], freed[1]])
 
     def test_momentum_that_does_not_count_waiting_is_warned_of_once(self):
         (found,) = jobs.run("test_synchronizer:_synchronizer_warns", 1)

@@ -1,4 +1,4 @@
-//! The memory that a cut into blocks needs, allocated once for all steps.
+//! The memory that values need beside themselves, allocated once for all steps, and what a cut into blocks needs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -148,44 +148,80 @@ impl Block {
 #[derive(Debug)]
 pub(super) struct Blocks {
     context: Arc<Context>,
+    /// How many values they have together.
+    len: usize,
     pub(super) blocks: Vec<Block>,
-    memory: Memory,
-    bins: usize,
-    counts: usize,
-    chunks: usize,
+    counters: Counters,
     /// What is noted of sums that are not finite comes to the host by it.
     status: Pinned,
     checked: Fence,
 }
 
+/// Where the device counts, whatever the cut: it is as large as the largest block could be.
+#[derive(Debug)]
+struct Counters {
+    memory: Memory,
+    /// How many blocks there is room for.
+    room: usize,
+    bins: usize,
+    counts: usize,
+    chunks: usize,
+}
+
 /// Bytes of what is noted of sums that are not finite: the lowest position, and how many there are.
 const STATUS: usize = 16;
 
-impl Blocks {
-    /// Memory for these blocks, reset in the stream of writes. The context is entered.
-    pub(super) fn new(
-        context: &Arc<Context>,
-        ranges: &[Range<usize>],
-        quotas: &[Option<u32>],
-    ) -> Result<Self, DeviceError> {
-        assert_eq!(ranges.len(), quotas.len(), "one quota for each block");
-        let blocks =
-            ranges.iter().zip(quotas).map(|(range, &quota)| Block::new(context, range.clone(), quota));
-        let blocks: Vec<Block> = blocks.collect::<Result<_, _>>()?;
+/// Blocks that there is room for from the start, so that a cut seldom needs more.
+const ROOM: usize = 1024;
+
+impl Counters {
+    /// Of so many values in so many blocks. The context is entered.
+    fn new(context: &Arc<Context>, len: usize, room_for: usize) -> Result<Self, DeviceError> {
         // By tile, or by record.
-        let counted = ranges.iter().map(|range| room(range.len())).max().unwrap_or(0);
+        let counted = room(len);
         let mut layout = Layout::default();
         // The status, and behind it how many candidates each block has: both are reset at once.
-        layout.take(STATUS + 4 * blocks.len());
+        layout.take(STATUS + 4 * room_for);
         let (bins, counts) = (layout.take(4 * BINS), layout.take(8 * counted));
         let chunks = layout.take(8 * counted.div_ceil(RECORDS.min(CHUNK) as usize));
         let memory = Memory::new(context, layout.bytes, "counts of candidates")?;
+        let made = Self { memory, room: room_for, bins, counts, chunks };
+        let (bins, writes) = (made.memory.address() + made.bins as u64, context.streams().writes);
+        fill(context, bins, 0, 4 * BINS, writes)?;
+        Ok(made)
+    }
+}
+
+impl Blocks {
+    /// Memory for so many values, in no blocks yet. The context is entered.
+    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
         let (status, checked) = (Pinned::new(context, STATUS)?, Fence::new(context, Kind::Wait)?);
-        let mut blocks =
-            Self { context: Arc::clone(context), blocks, memory, bins, counts, chunks, status, checked };
-        blocks.fill(blocks.bins(), 0, 4 * BINS, context.streams().writes)?;
-        blocks.clear()?;
-        Ok(blocks)
+        let (counters, context) = (Counters::new(context, len, ROOM)?, Arc::clone(context));
+        Ok(Self { context, len, blocks: Vec::new(), counters, status, checked })
+    }
+
+    /// Cuts into these blocks, of which nothing is collected yet, in the stream of writes. What the blocks before hold goes first where
+    /// memory is missing for these; if it is missing then, too, nothing will be collected. The context is entered.
+    pub(super) fn cut(&mut self, ranges: &[Range<usize>], quotas: &[Option<u32>]) -> Result<(), DeviceError> {
+        assert_eq!(ranges.len(), quotas.len(), "one quota for each block");
+        let mut made = self.made(ranges, quotas);
+        if let Err(DeviceError::Memory(_)) = made {
+            self.blocks = self.made(ranges, &vec![None; quotas.len()])?;
+            made = self.made(ranges, quotas);
+        }
+        let made = made.map(|made| self.blocks = made);
+        self.clear()?;
+        made
+    }
+
+    /// Such blocks. Those without quotas need no memory on the device.
+    fn made(&mut self, ranges: &[Range<usize>], quotas: &[Option<u32>]) -> Result<Vec<Block>, DeviceError> {
+        if ranges.len() > self.counters.room && quotas.iter().any(Option::is_some) {
+            self.counters = Counters::new(&self.context, self.len, ranges.len())?;
+        }
+        let block =
+            |(range, quota): (&Range<usize>, &Option<u32>)| Block::new(&self.context, range.clone(), *quota);
+        ranges.iter().zip(quotas).map(block).collect()
     }
 
     /// The blocks, and the quota of each.
@@ -195,35 +231,27 @@ impl Blocks {
 
     /// Where sums that are not finite are noted.
     pub(super) fn status(&self) -> u64 {
-        self.memory.address()
+        self.counters.memory.address()
     }
 
-    /// Where it is counted how many candidates a block has.
+    /// Where it is counted how many candidates a block has, of one that has any.
     pub(super) fn reserved(&self, block: usize) -> u64 {
-        self.memory.address() + (STATUS + 4 * block) as u64
+        self.status() + (STATUS + 4 * block) as u64
     }
 
     /// Where a histogram is made.
     pub(super) fn bins(&self) -> u64 {
-        self.memory.address() + self.bins as u64
+        self.status() + self.counters.bins as u64
     }
 
     /// Where entries are counted, by tile or record.
     pub(super) fn counts(&self) -> u64 {
-        self.memory.address() + self.counts as u64
+        self.status() + self.counters.counts as u64
     }
 
     /// Where the counts of chunks of tiles are summed.
     pub(super) fn chunks(&self) -> u64 {
-        self.memory.address() + self.chunks as u64
-    }
-
-    fn fill(&self, at: u64, byte: u8, bytes: usize, stream: Stream) -> Result<(), DeviceError> {
-        let context = &self.context;
-        context.put(Operation::Copy("a reset of counts"), stream, || {
-            // SAFETY: it is within the memory.
-            unsafe { context.backend().fill(at, byte, bytes, stream) }
-        })
+        self.status() + self.counters.chunks as u64
     }
 
     /// Forgets what was collected, in the stream of writes. The context is entered.
@@ -238,8 +266,9 @@ impl Blocks {
         // No position is as high as the first, and there are none.
         let writes = self.context.streams().writes;
         self.checked.before(writes)?;
-        self.fill(self.status(), u8::MAX, STATUS / 2, writes)?;
-        self.fill(self.status() + STATUS as u64 / 2, 0, STATUS / 2 + 4 * self.blocks.len(), writes)
+        fill(&self.context, self.status(), u8::MAX, STATUS / 2, writes)?;
+        let counted = self.blocks.len().min(self.counters.room);
+        fill(&self.context, self.status() + STATUS as u64 / 2, 0, STATUS / 2 + 4 * counted, writes)
     }
 
     /// The values of a block have changed otherwise than by a call of a step, or those of all.
@@ -267,4 +296,12 @@ impl Blocks {
         let words: &[u64] = bytemuck::cast_slice(unsafe { self.status.read(0..STATUS) });
         Ok((words[0], words[1]))
     }
+}
+
+/// Fills memory that is ours.
+fn fill(context: &Context, at: u64, byte: u8, bytes: usize, stream: Stream) -> Result<(), DeviceError> {
+    context.put(Operation::Copy("a reset of counts"), stream, || {
+        // SAFETY: it is within the memory.
+        unsafe { context.backend().fill(at, byte, bytes, stream) }
+    })
 }

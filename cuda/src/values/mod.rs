@@ -1,7 +1,7 @@
 //! An accumulator in a device's memory.
 //!
 //! What writes the values is in one stream and what selects from them in two others, in turns that events make, so that nothing here waits but
-//! where something comes to the host. What a selection needs beside the values is allocated when they are cut into blocks, and used by one selection at a time.
+//! where something comes to the host. What a selection needs beside the values is allocated before, and used by one selection at a time.
 
 mod blocks;
 mod collected;
@@ -62,19 +62,20 @@ struct State {
 }
 
 impl State {
-    /// What these blocks need: memory that is missing is missed before a step begins. The context is entered.
-    fn new(
+    /// Cuts into blocks, with all that they need: memory that is missing is missed before a step begins. The context is entered.
+    fn cut(
+        &mut self,
         context: &Arc<Context>,
         blocks: &[Range<usize>],
         quotas: &[Option<u32>],
-    ) -> Result<Self, DeviceError> {
-        let blocks = Blocks::new(context, blocks, quotas)?;
+    ) -> Result<(), DeviceError> {
+        self.complete = false;
+        self.blocks.cut(blocks, quotas)?;
         // For a selection without a prediction.
-        let mut spare = Growing::new();
-        if let Some(most) = blocks.blocks.iter().map(Block::asked).max().filter(|most| *most > 0) {
-            Output::with_room(&mut spare, context, most)?;
+        if let Some(most) = self.blocks.blocks.iter().map(Block::asked).max().filter(|most| *most > 0) {
+            Output::with_room(&mut self.spare, context, most)?;
         }
-        Ok(Self { blocks, spare, complete: false })
+        Ok(())
     }
 }
 
@@ -98,13 +99,17 @@ impl CudaValues {
         // Copies have a buffer from now on.
         drop(context.stage(context.streams().writes, &[])?);
         let turns = Turns::new(context)?;
-        let state = Mutex::new(turns.write(|| State::new(context, &blocks, &quotas))?);
+        let state = turns.write(|| {
+            let (uncut, spare) = (Blocks::new(context, len)?, Growing::new());
+            let mut state = State { blocks: uncut, spare, complete: false };
+            state.cut(context, &blocks, &quotas).map(|()| state)
+        })?;
         Ok(Self {
             context: Arc::clone(context),
             memory,
             len,
             turns,
-            state,
+            state: Mutex::new(state),
             merging: Mutex::new(Growing::new()),
             encoding: Mutex::new(Growing::new()),
         })
@@ -195,9 +200,9 @@ impl DeviceValues<f32> for CudaValues {
             state.complete = false;
             return self.turns.write(|| state.blocks.clear());
         }
-        *self.state() = self.turns.write(|| State::new(&context, blocks, quotas))?;
         self.encoding = Mutex::new(Growing::new());
-        Ok(())
+        let mut state = self.locked();
+        self.turns.write(|| state.cut(&context, blocks, quotas))
     }
 
     fn accumulate(

@@ -131,7 +131,7 @@ impl Gradients {
             let begun =
                 self.exchange.begin(number, keeps, refuse).map_err(|error| self.cannot_follow(error))?;
             self.times.blocked += begun.blocked;
-            self.kept.extend(begun.accumulated.map(|accumulated| (number, accumulated)));
+            self.kept.extend(begun.kept.map(|kept| (number, kept)));
         }
         Ok(())
     }

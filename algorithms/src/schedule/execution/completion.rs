@@ -154,7 +154,7 @@ fn left_at_update<T: Element>(
     let mut own = Vec::with_capacity(finished.update.len());
     for (b, bag) in finished.update.iter().enumerate() {
         let indices = bag.indices().into_owned();
-        let values = finished.accumulator.block(partition, Block(b as u32)).gather(&indices)?;
+        let values = finished.accumulator.block(partition, Block(b as u32), true).gather(&indices)?;
         own.push(Entries { indices, values });
     }
     let own = flat(partition, own.into_iter());

@@ -158,7 +158,9 @@ impl<T: Element> Context<T> {
         }
         let everything = Place { block: Block(schedule.rank.0), lane: schedule.lanes };
         let seed = self.seed_of(everything, 0, true);
-        let source = Source::new(&self.accumulator, partition, &candidates);
+        let blocks = (0..self.blocks() as u32).map(Block);
+        let blocks = blocks.map(|block| (partition.range(block).start as u32, self.own(block))).collect();
+        let source = Source::new(&self.accumulator, blocks, &candidates);
         let chosen = selection.choose_from(&source, &self.memory.own, seed)?;
         let taken = slots.iter_mut().zip(chosen.entries.split(partition)).map(|(slot, kept)| {
             slot.candidates.threshold = chosen.collect;

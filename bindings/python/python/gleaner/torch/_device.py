@@ -8,7 +8,7 @@ from typing import Dict, Optional
 import torch
 
 from gleaner import _native
-from gleaner.errors import UnsupportedError
+from gleaner.errors import OutOfMemory, UnsupportedError
 
 
 class OnDevice:
@@ -23,11 +23,22 @@ class OnDevice:
         self.native = native
 
     def hand_over(self, gradients: _native.Gradients, name: str, gradient: torch.Tensor, scale: float) -> None:
-        """The gradient of a parameter, divided by a scale, is ready."""
+        """The gradient of a parameter, divided by a scale, is ready. Where memory is missing, that which PyTorch holds is freed, once."""
         values = gradient.detach().contiguous()
         if scale != 1.0:
             values = values.float().mul(1.0 / scale)
+        try:
+            self._ready(gradients, name, values)
+        except OutOfMemory:
+            self.free_cached()
+            self._ready(gradients, name, values)
+
+    def _ready(self, gradients: _native.Gradients, name: str, values: torch.Tensor) -> None:
         gradients.ready_on_device(name, values.data_ptr(), values.numel(), _dtype(values), self._stream())
+
+    def free_cached(self) -> None:
+        """Frees the memory of the device that PyTorch holds for tensors to come, where Gleaner lacks some."""
+        torch.cuda.empty_cache()
 
     def deliver(self, update: _native.Update, name: str, into: torch.Tensor, scale: float) -> None:
         """Writes the mean of a parameter, times a scale, to a tensor."""

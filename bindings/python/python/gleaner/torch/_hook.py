@@ -181,6 +181,8 @@ class Hook(Exchange):
 
     def _undo(self, error: OutOfMemory) -> None:
         """All ranks undo the step, and go on: DistributedDataParallel ends the backward pass, which raises the error after that."""
+        if self._device is not None:
+            self._device.free_cached()
         buckets, self._open = self._open, []
         for bucket in buckets:
             bucket.buffer.zero_()

@@ -173,6 +173,8 @@ class Synchronizer(Exchange):
         try:
             update = self.gradients.wait()
         except OutOfMemory:
+            if self._device is not None:
+                self._device.free_cached()
             # What they were waits in the residuals.
             for parameter in self._parameters.values():
                 if parameter.grad is not None:
