@@ -1,7 +1,7 @@
 //! Makes `cuda/kernels/kernels.ptx`, where NVRTC is: `cargo run -p gleaner-cuda --example ptx`. With `--check` it writes nothing and
 //! fails if the file is not what it would write.
 //!
-//! NVRTC comes with the CUDA toolkit, and as the Python package `nvidia-cuda-nvrtc-cu12`, whose `lib` is then to be named in
+//! NVRTC comes with the CUDA toolkit, and as the Python package `nvidia-cuda-nvrtc-cu12` or `nvidia-cuda-nvrtc`, whose `lib` is then to be named in
 //! `LD_LIBRARY_PATH`. The file in the repository is of version 12.8; CUDA 13 compiles for compute capability 7.5 and later only.
 
 use std::fmt::Write;
