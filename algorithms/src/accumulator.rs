@@ -137,6 +137,18 @@ impl<T: Element> Accumulator<T> {
         Self::alone(there)?.cut(&ranges.collect::<Vec<_>>(), quotas)
     }
 
+    /// The same in the midst of a job: a device that lacks memory collects nothing until the next time.
+    pub(crate) fn recut_again(
+        &mut self,
+        partition: &Partition,
+        quotas: &[Option<u32>],
+    ) -> Result<(), DeviceError> {
+        match self.recut(partition, quotas) {
+            Err(DeviceError::Memory(_)) => Ok(()),
+            cut => cut,
+        }
+    }
+
     /// A copy of the values where they lie, if that is on a device.
     pub(crate) fn copy_there(&self) -> Result<Option<Box<dyn DeviceValues<T>>>, DeviceError> {
         match self {
@@ -152,18 +164,6 @@ impl<T: Element> Accumulator<T> {
             Self::Host(_) | Self::Sparse(_) => {
                 Err(DeviceError::Other("the residual lies in main memory".into()))
             }
-        }
-    }
-
-    /// The same in the midst of a job: a device that lacks memory collects nothing until the next time.
-    pub(crate) fn recut_again(
-        &mut self,
-        partition: &Partition,
-        quotas: &[Option<u32>],
-    ) -> Result<(), DeviceError> {
-        match self.recut(partition, quotas) {
-            Err(DeviceError::Memory(_)) => Ok(()),
-            cut => cut,
         }
     }
 
@@ -309,13 +309,12 @@ impl<'a, T: Element> Own<'a, T> {
         }
     }
 
-    /// The k largest, if it is the device that chooses them.
+    /// The k largest, if it is the device that chooses them, and has the memory.
     pub(crate) fn largest(&self, k: usize) -> Result<Option<Largest<T>>, DeviceError> {
         match self {
             Own::Host(_) | Own::Sparse(_) => Ok(None),
             Own::Device { there, block, range, is_under_way } => {
                 match there.values.largest(*block, k.min(range.len())) {
-                    // The host chooses.
                     Err(DeviceError::Memory(_)) if *is_under_way => Ok(None),
                     found => found.map(Some),
                 }

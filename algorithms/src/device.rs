@@ -206,7 +206,7 @@ pub trait DeviceValues<T: Element>: Debug + Send + Sync {
     /// [`largest`](Self::largest), if that is known.
     ///
     /// # Errors
-    /// Not enough memory for as many candidates: the values are in these blocks then, and nothing is collected of them.
+    /// Not enough memory for as many entries: the values are in these blocks then, and nothing is collected of them.
     fn cut(&mut self, blocks: &[Range<usize>], quotas: &[Option<u32>]) -> Result<(), DeviceError>;
 
     /// Adds a part of a gradient from position `offset` on, or writes it there if the values are known to be zero (`replaces`),

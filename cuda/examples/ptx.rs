@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// The file, with a header that says what it was made of, and nothing of when or where.
 fn make() -> Result<String, CudaError> {
-    let compiled = nvrtc::compile(Version { major: 7, minor: 0 })?;
+    let compiled = nvrtc::compile(Version { major: 7, minor: 0 }, None)?;
     let mut hash = Sha256::new();
     SOURCES.iter().for_each(|(_, text)| hash.update(text));
     let hash = hash.finalize().iter().fold(String::new(), |mut hex, byte| {

@@ -143,10 +143,12 @@ pub(crate) fn committed() -> Ptx {
     Ptx(COMMITTED.to_owned())
 }
 
-/// The kernels compiled for this capability by the NVRTC that is here, if the environment asks for it.
-pub(crate) fn compiled_here(capability: Version) -> Result<Option<Ptx>, CudaError> {
+/// The kernels compiled for this capability by an NVRTC that is here, if the environment asks for it, for a driver of this version.
+pub(crate) fn compiled_here(capability: Version, driver: Version) -> Result<Option<Ptx>, CudaError> {
     match std::env::var_os("GLEANER_CUDA_NVRTC") {
-        Some(value) if value == "1" => nvrtc::compile(capability).map(|compiled| Some(Ptx(compiled.ptx))),
+        Some(value) if value == "1" => {
+            nvrtc::compile(capability, Some(driver)).map(|compiled| Some(Ptx(compiled.ptx)))
+        }
         _ => Ok(None),
     }
 }

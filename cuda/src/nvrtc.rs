@@ -59,16 +59,16 @@ pub struct Compiled {
 }
 
 /// Compiles the kernels for a compute capability and all later ones, by the newest NVRTC here that can: each knows the capabilities of some
-/// years.
+/// years, and a `driver` for some version of CUDA loads what NVRTC has made up to that version.
 ///
 /// # Errors
 /// No NVRTC, or what the newest says.
-pub fn compile(capability: Version) -> Result<Compiled, CudaError> {
+pub fn compile(capability: Version, driver: Option<Version>) -> Result<Compiled, CudaError> {
     let mut refused = None;
     for name in LIBRARIES {
         // SAFETY: the library is NVRTC by its name, whose initialisation any thread may run.
         let Ok(library) = (unsafe { Library::new(name) }) else { continue };
-        match Nvrtc::of(library).and_then(|nvrtc| nvrtc.compile(capability)) {
+        match Nvrtc::of(library).and_then(|nvrtc| nvrtc.compile(capability, driver)) {
             Err(error) => drop(refused.get_or_insert(error)),
             compiled => return compiled,
         }
@@ -96,7 +96,7 @@ struct Nvrtc {
         *const *const c_char,
     ) -> c_int,
     destroy: unsafe extern "C" fn(*mut Handle) -> c_int,
-    make: unsafe extern "C" fn(Handle, c_int, *const *const c_char) -> c_int,
+    compile_program: unsafe extern "C" fn(Handle, c_int, *const *const c_char) -> c_int,
     ptx: (SizeOf, WriteTo),
     log: (SizeOf, WriteTo),
     /// Where they are.
@@ -113,7 +113,7 @@ impl Nvrtc {
                 error: function(&library, "nvrtcGetErrorString")?,
                 create: function(&library, "nvrtcCreateProgram")?,
                 destroy: function(&library, "nvrtcDestroyProgram")?,
-                make: function(&library, "nvrtcCompileProgram")?,
+                compile_program: function(&library, "nvrtcCompileProgram")?,
                 ptx: (function(&library, "nvrtcGetPTXSize")?, function(&library, "nvrtcGetPTX")?),
                 log: (
                     function(&library, "nvrtcGetProgramLogSize")?,
@@ -125,11 +125,16 @@ impl Nvrtc {
         Ok(loaded)
     }
 
-    fn compile(&self, capability: Version) -> Result<Compiled, CudaError> {
+    fn compile(&self, capability: Version, driver: Option<Version>) -> Result<Compiled, CudaError> {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: it writes two numbers.
         self.check(unsafe { (self.version)(&mut major, &mut minor) })?;
         let compiler = Version { major: major as u32, minor: minor as u32 };
+        if let Some(driver) = driver.filter(|driver| compiler > *driver) {
+            let said =
+                format!("expected one of CUDA {driver} or earlier, as the driver is, found {compiler}");
+            return Err(CudaError::Nvrtc { said });
+        }
         let architecture = format!("--gpu-architecture=compute_{}{}", capability.major, capability.minor);
         let flags: Vec<&str> = std::iter::once(&*architecture).chain(FLAGS).collect();
         let ptx = Program::new(self)?.compile(&flags)?;
@@ -195,7 +200,8 @@ impl<'a> Program<'a> {
         let flags: Vec<CString> = flags.iter().filter_map(|flag| CString::new(*flag).ok()).collect();
         let places: Vec<*const c_char> = flags.iter().map(|flag| flag.as_ptr()).collect();
         // SAFETY: the program was made, and the flags end with NUL.
-        let compiled = unsafe { (self.nvrtc.make)(self.handle, places.len() as c_int, places.as_ptr()) };
+        let compiled =
+            unsafe { (self.nvrtc.compile_program)(self.handle, places.len() as c_int, places.as_ptr()) };
         self.nvrtc.check(compiled).map_err(|error| match self.text(self.nvrtc.log) {
             Ok(log) if !log.trim().is_empty() => CudaError::Nvrtc { said: log },
             _ => error,

@@ -287,44 +287,32 @@ fn a_step_without_more_memory_than_was_taken_is_undone_or_gives_the_same() {
 }
 
 #[test]
-fn blocks_are_cut_anew_without_memory_for_what_is_collected() {
+fn blocks_are_cut_anew_where_memory_is_missing() {
     let Some(emulation) = emulation() else { return };
     let device = Cuda::emulated(emulation.ordinal(16).memory(30_000_000)).unwrap();
     let n = 60_000;
-    let cut = |blocks, k| (Partition::even(n, blocks), vec![Some(k); blocks]);
-    let (partition, quotas) = cut(2, 50);
-    let mut there = Residual::<f32>::on(device.clone(), partition.clone(), quotas.clone()).unwrap();
-    let mut here = Residual::<f32>::new(partition, quotas);
-    // The second time the memory of the blocks before does, and the third time nothing is collected.
-    for (step, (blocks, k)) in [(2, 50), (3, 50), (4, 50), (4, 12_000), (5, 100)].into_iter().enumerate() {
-        let hog = (1..4).contains(&step).then(|| rest(&device));
-        let (partition, quotas) = cut(blocks, k);
-        there.recut(partition.clone(), quotas.clone()).unwrap();
-        here.recut(partition, quotas).unwrap();
-        drop(hog);
-        let gradient = gradient(n, 0, step);
-        there.accumulate(0, &gradient[..]).unwrap();
-        here.accumulate(0, &gradient[..]).unwrap();
-        assert_eq!(bits(&there.read(0..n).unwrap()), bits(&here.read(0..n).unwrap()));
-    }
-    // What is chosen is the same.
     let mut there = device.zeros(n).unwrap();
-    for (step, (blocks, k, collects)) in
-        [(2, 50, true), (3, 12_000, false), (3, 40, true)].into_iter().enumerate()
-    {
-        let (partition, quotas) = cut(blocks, k);
+    // Whether there is memory for what is collected, that of the blocks before included. All can be chosen in any case.
+    let cuts = [
+        (2, 12_000, false, true),
+        (3, 50, true, true),
+        (3, 12_000, true, false),
+        (3, 40, false, true),
+        (1100, 3, true, false),
+        (1100, 3, false, true),
+    ];
+    for (step, (blocks, k, lacks, collects)) in cuts.into_iter().enumerate() {
+        let partition = Partition::even(n, blocks);
         let ranges: Vec<_> = (0..blocks as u32).map(|block| partition.range(Block(block))).collect();
-        let hog = (!collects).then(|| rest(&device));
-        let lacks = there.cut(&ranges, &quotas).is_err_and(|error| matches!(error, DeviceError::Memory(_)));
-        assert_ne!(lacks, collects);
+        let _hog = lacks.then(|| rest(&device));
+        match there.cut(&ranges, &vec![Some(k); blocks]) {
+            Ok(()) => assert!(collects, "step {step}"),
+            Err(DeviceError::Memory(_)) => assert!(!collects, "step {step}"),
+            Err(error) => panic!("{error}"),
+        }
         let gradient = gradient(n, 0, step);
         there.accumulate(0, Given::Host(&gradient), true, &vec![Some(0.5); blocks]).unwrap();
         there.begin().unwrap();
-        if !collects {
-            let _more = rest(&device);
-            assert!(matches!(there.largest(0, k as usize), Err(DeviceError::Memory(_))));
-        }
-        drop(hog);
         for (block, range) in ranges.into_iter().enumerate() {
             let found = there.largest(block, k as usize).unwrap().entries;
             let expected = top_k_dense(&gradient[range], k as usize);
@@ -332,11 +320,26 @@ fn blocks_are_cut_anew_without_memory_for_what_is_collected() {
             assert_eq!(bits(&found.values), bits(&expected.values));
         }
     }
-    let refused = Residual::on(
-        Cuda::emulated(devices::emulation().unwrap().ordinal(17).memory(300_000)).unwrap(),
-        Partition::even(n, 2),
-        vec![Some(12_000); 2],
-    );
+    let all = 0..n;
+    let whole = std::slice::from_ref(&all);
+    there.cut(whole, &[Some(5)]).unwrap();
+    let hog = rest(&device);
+    let cut = there.cut(whole, &[Some(n as u32)]);
+    for lacking in [cut, there.largest(0, n).map(drop)] {
+        assert!(matches!(lacking, Err(DeviceError::Memory(_))), "{lacking:?}");
+    }
+    drop(hog);
+    // In a job, nothing is collected for a while; at its beginning that is an error.
+    let cut = |blocks, k| (Partition::even(n, blocks), vec![Some(k); blocks]);
+    let (partition, quotas) = cut(2, 50);
+    let mut residual = Residual::<f32>::on(device.clone(), partition, quotas).unwrap();
+    let hog = rest(&device);
+    let (partition, quotas) = cut(4, 12_000);
+    residual.recut(partition, quotas).unwrap();
+    let (partition, quotas) = cut(4, 12_000);
+    drop(hog);
+    let _hog = device.memory(device.available().unwrap().0 - 400_000).unwrap();
+    let refused = Residual::<f32>::on(device.clone(), partition, quotas);
     assert!(matches!(refused, Err(DeviceError::Memory(_))), "{refused:?}");
 }
 

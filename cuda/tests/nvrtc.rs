@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::{env, fs};
 
@@ -25,59 +26,72 @@ HAS(nvrtcGetPTX, (void *, char *text), std::strcpy(text, "// the text"))
 #endif
 "#;
 
-/// Says what comes of compiling, in a process of its own, which finds other libraries.
-const COMPILES: &str = "GLEANER_TEST_COMPILES";
+/// Says what comes of compiling, in a process of its own, which finds other libraries; for a driver of this version, if it is one.
+const DRIVER: &str = "GLEANER_TEST_COMPILES_FOR";
 
-/// A library's number, the capability that it knows, what it says of others, and whether it has all functions.
-type Stub = (&'static str, &'static str, &'static str, bool);
+/// By the order in which they are looked for.
+const NAMES: [&str; 4] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"];
+
+/// Each with its number, the capability that it knows, what it says of others, and whether it has all functions.
+const OLD: (&str, &str, &str, bool) = ("12", "70", "", true);
+const NEW: (&str, &str, &str, bool) = ("13", "70", "", true);
+const OTHER: (&str, &str, &str, bool) = ("13", "75", "compute_70 is not supported", true);
+const SILENT: (&str, &str, &str, bool) = ("13", "75", "", true);
+const HALF: (&str, &str, &str, bool) = ("13", "70", "", false);
 
 #[test]
-fn the_newest_that_knows_the_capability_compiles() {
-    if env::var_os(COMPILES).is_some() {
-        match nvrtc::compile(Version { major: 7, minor: 0 }) {
+fn the_newest_that_can_compiles() {
+    if let Ok(driver) = env::var(DRIVER) {
+        let driver = driver.parse().ok().map(|minor| Version { major: 12, minor });
+        match nvrtc::compile(Version { major: 7, minor: 0 }, driver) {
             Ok(compiled) => println!("said: {} by {}", compiled.ptx, compiled.compiler),
             Err(error) => println!("said: {error}"),
         }
         return;
     }
-    let (old, new, silent): (Stub, Stub, Stub) =
-        (("12", "70", "", true), ("13", "75", "compute_70 is not supported", true), ("13", "75", "", true));
-    let half = ("13", "70", "", false);
-    for (stubs, expected) in [
-        ([old, old], "// the text by 12.1"),
-        ([new, old], "// the text by 12.1"),
-        ([new, new], "the kernels could not be compiled by NVRTC: compute_70 is not supported"),
-        ([silent, new], "the kernels could not be compiled by NVRTC: NVRTC_ERROR_INVALID_OPTION"),
-        ([half, old], "// the text by 12.1"),
-        ([half, new], "expected a function nvrtcGetPTX, found none in its library"),
+    let mut libraries = BTreeMap::new();
+    for library in [OLD, NEW, OTHER, SILENT, HALF] {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, (number, knows, log, is_whole)) = (folder.path().join("nvrtc.cpp"), library);
+        fs::write(&source, NVRTC).unwrap();
+        let mut compiler = Command::new("g++");
+        compiler.args(["-shared", "-fPIC", "-o", "library"]).arg(&source).current_dir(&folder);
+        compiler.arg(format!("-DNUMBER={number}"));
+        compiler.arg(format!("-DKNOWS=\"{knows}\"")).arg(format!("-DLOG=\"{log}\""));
+        compiler.args(is_whole.then_some("-DWHOLE"));
+        match compiler.output() {
+            Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+            Err(error) => return gleaner_skips::skip("g++", error),
+        }
+        libraries.insert(library, folder);
+    }
+    let refused = "the kernels could not be compiled by NVRTC: ";
+    for (found, driver, expected) in [
+        ([OLD, OTHER, OTHER, OTHER], "", "// the text by 12.1"),
+        ([OTHER, OLD, OTHER, OTHER], "", "// the text by 12.1"),
+        ([OTHER, OTHER, OLD, OTHER], "", "// the text by 12.1"),
+        ([OTHER, OTHER, OTHER, OLD], "", "// the text by 12.1"),
+        ([NEW, OLD, OLD, OLD], "", "// the text by 13.1"),
+        ([NEW, OLD, OTHER, OTHER], "8", "// the text by 12.1"),
+        (
+            [NEW; 4],
+            "8",
+            &format!("{refused}expected one of CUDA 12.8 or earlier, as the driver is, found 13.1"),
+        ),
+        ([OTHER; 4], "", &format!("{refused}compute_70 is not supported")),
+        ([SILENT, OTHER, OTHER, OTHER], "", &format!("{refused}NVRTC_ERROR_INVALID_OPTION")),
+        ([HALF, OLD, OTHER, OTHER], "", "// the text by 12.1"),
+        ([HALF; 4], "", &format!("{refused}expected a function nvrtcGetPTX, found none in its library")),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let source = folder.path().join("nvrtc.cpp");
-        fs::write(&source, NVRTC).unwrap();
-        let [first, last] = stubs;
-        for (name, (number, knows, log, is_whole)) in [
-            ("libnvrtc.so.13", first),
-            ("libnvrtc.so.12", last),
-            ("libnvrtc.so.11.2", last),
-            ("libnvrtc.so", last),
-        ] {
-            let mut compiler = Command::new("g++");
-            compiler.args(["-shared", "-fPIC", "-o"]).arg(folder.path().join(name)).arg(&source);
-            compiler.arg(format!("-DNUMBER={number}"));
-            compiler.arg(format!("-DKNOWS=\"{knows}\"")).arg(format!("-DLOG=\"{log}\""));
-            compiler.args(is_whole.then_some("-DWHOLE"));
-            match compiler.output() {
-                Ok(output) => {
-                    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-                }
-                Err(error) => return gleaner_skips::skip("g++", error),
-            }
+        for (name, library) in NAMES.iter().zip(found) {
+            fs::copy(libraries[&library].path().join("library"), folder.path().join(name)).unwrap();
         }
         let mut child = Command::new(env::current_exe().unwrap());
-        child.arg("--nocapture").env(COMPILES, "1").env("LD_LIBRARY_PATH", folder.path());
+        child.arg("--nocapture").env(DRIVER, driver).env("LD_LIBRARY_PATH", folder.path());
         let output = child.output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
         let said = printed.lines().find_map(|line| line.split_once("said: ")).map_or("", |(_, said)| said);
-        assert!(said.contains(expected), "expected {expected:?} in: {printed}");
+        assert_eq!(said, expected, "{printed}");
     }
 }

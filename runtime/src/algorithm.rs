@@ -11,8 +11,8 @@ mod conclude;
 mod message;
 
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, TryLockError};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -82,7 +82,12 @@ enum End<T: Element> {
 impl<T: Element> Run<T> {
     /// How many entries are looked at when it is committed or given up.
     fn commits(&self) -> usize {
-        let group = look(&self.shared);
+        let group = match self.shared.try_lock() {
+            Ok(group) => group,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Its accumulator is being copied for the program.
+            Err(TryLockError::WouldBlock) => return usize::MAX,
+        };
         match &self.state {
             State::Ended(End::Exchanged(execution)) => group.commits(execution),
             _ => group.entries(),

@@ -121,7 +121,7 @@ impl<T: Element> Exchange<T> {
     ) -> Result<Begun<T>, Error> {
         let (execution, kept) = {
             let mut group = self.group(group);
-            (Box::new(group.begin(keeps)?), group.kept())
+            (Box::new(group.begin()?), keeps.then(|| group.kept()))
         };
         let mut begin = self.beginning(group);
         let noted = Noted::new(begin.id, begin.step, &self.session.recorder);

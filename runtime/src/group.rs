@@ -1,13 +1,15 @@
 //! One gradient that travels by itself: its schedule, and its residual between steps and in them.
 
+mod refusal;
+
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use gleaner_algorithms::bag::wire::{PIECE, PIECES};
 use gleaner_algorithms::bag::{Bag, Entries};
 use gleaner_algorithms::collectives::{MethodError, Routine, Shape};
 use gleaner_algorithms::device::{Device, DeviceError, DeviceSlice};
-use gleaner_algorithms::residual::{AccumulateError, Lent, NonFinite, OnNonFinite, Residual, VersionError};
+use gleaner_algorithms::residual::{AccumulateError, Lent, OnNonFinite, Residual, VersionError};
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Volume};
 use gleaner_algorithms::{Accumulator, Element, Layers, Membership, Method, Partition, Rank, Reduction};
 use gleaner_transport::Peer;
@@ -17,6 +19,8 @@ use crate::health::Watch;
 use crate::link::OVERHEAD;
 use crate::mailbox::Window;
 use crate::squares;
+pub(crate) use refusal::{Refused, Unfit, refusal_there};
+use refusal::{refused, sentence};
 
 /// See the module.
 pub(crate) struct Group<T: Element = f32> {
@@ -31,8 +35,8 @@ pub(crate) struct Group<T: Element = f32> {
     volumes: (Shape, BTreeMap<Rank, Volume>),
     /// While a step is under way: gradient plus old residual, as the step began.
     accumulator: Option<Accumulator<T>>,
-    /// For the same in main memory, if it is to be kept.
-    kept: Option<Kept<T>>,
+    /// For the same in main memory, as long as somebody keeps it.
+    kept: Weak<OnceLock<Arc<Vec<T>>>>,
     /// The last step's version of the residual.
     version: u64,
     /// What is looked at now and then, of gradients that are asked for their health.
@@ -41,7 +45,7 @@ pub(crate) struct Group<T: Element = f32> {
     pub(crate) squares: Option<(f64, f64)>,
 }
 
-/// What a step selects from, in main memory, once it was asked for or the step has ended.
+/// What a step selects from, in main memory, once it was asked for or the step has ended here.
 pub(crate) type Kept<T> = Arc<OnceLock<Arc<Vec<T>>>>;
 
 /// Where a residual lies, and what of it.
@@ -91,7 +95,7 @@ impl<T: Element> Group<T> {
             residual = residual.revertible()?;
         }
         let volumes = (routine.shape().clone(), routine.volumes::<T>()?);
-        let (number, accumulator, kept, version, watch, squares) = (0, None, None, 0, None, None);
+        let (number, accumulator, kept, version, watch, squares) = (0, None, Weak::new(), 0, None, None);
         let group = Self {
             layers,
             routine,
@@ -165,25 +169,26 @@ impl<T: Element> Group<T> {
     /// How many entries are looked at when a run that has ended is committed.
     pub(crate) fn commits(&self, execution: &Execution<T>) -> usize {
         // What is kept is copied.
-        if self.kept.is_some() { self.entries() } else { execution.commits() }
+        if self.kept.strong_count() > 0 { self.entries() } else { execution.commits() }
     }
 
-    /// Begins a step with what was accumulated, which is kept in main memory if it `keeps`.
-    pub(crate) fn begin(&mut self, keeps: bool) -> Result<Execution<T>, ExecutionError> {
+    /// Begins a step with what was accumulated.
+    pub(crate) fn begin(&mut self) -> Result<Execution<T>, ExecutionError> {
         let Lent { version, accumulator, candidates } = self.residual.begin()?;
-        self.kept = keeps.then(Kept::default);
         (self.accumulator, self.version) = (Some(accumulator.clone()), version);
         self.routine.begin(accumulator, candidates).reducing(self.reduction)
     }
 
-    /// Where what was accumulated is kept, or will be when the step ends.
-    pub(crate) fn kept(&self) -> Option<Kept<T>> {
-        self.kept.clone()
+    /// Where what was accumulated is kept until the step after this one begins.
+    pub(crate) fn kept(&mut self) -> Kept<T> {
+        let kept = Kept::default();
+        self.kept = Arc::downgrade(&kept);
+        kept
     }
 
-    /// Copies what was accumulated to where it is kept, while a step is under way.
+    /// Copies what was accumulated to where somebody keeps it, while a step is under way.
     pub(crate) fn keep(&self) -> Result<(), DeviceError> {
-        if let (Some(kept), Some(accumulator)) = (&self.kept, &self.accumulator)
+        if let (Some(kept), Some(accumulator)) = (self.kept.upgrade(), &self.accumulator)
             && kept.get().is_none()
         {
             let values = accumulator.host()?;
@@ -194,7 +199,7 @@ impl<T: Element> Group<T> {
 
     /// Ends a step of which nothing was delivered: what was accumulated is the residual now.
     pub(crate) fn give_back(&mut self) -> Result<(), VersionError> {
-        self.kept = None;
+        self.keep()?;
         let lent = self.accumulator.take();
         lent.map_or(Ok(()), |accumulator| self.residual.give_back(self.version, accumulator))
     }
@@ -202,7 +207,8 @@ impl<T: Element> Group<T> {
     /// Ends a step that all ranks left out, whether or not it began here: the residual is what it was before. Its update has
     /// nothing in it.
     pub(crate) fn leave_out(&mut self) -> Result<(Partition, Vec<Bag<T>>), VersionError> {
-        (self.accumulator, self.kept) = (None, None);
+        self.keep()?;
+        self.accumulator = None;
         self.residual.revert()?;
         let partition = self.residual.partition().clone();
         let nothing = (0..partition.blocks()).map(|_| Bag::empty()).collect();
@@ -215,7 +221,7 @@ impl<T: Element> Group<T> {
         let squared = self.squared();
         // Of what is kept in main memory, the residual makes a copy.
         self.keep()?;
-        (self.accumulator, self.kept) = (None, None);
+        self.accumulator = None;
         let partition = self.residual.partition().clone();
         let changed = self.routine.learn(&finished)?;
         let committed = self.residual.commit(self.version, finished, self.routine.method().collection())?;
@@ -298,85 +304,6 @@ fn corrected_on<T: Element>(device: &dyn Device<T>) -> DeviceError {
          out, or hand the gradients over in main memory",
         device.name()
     ))
-}
-
-/// Why a gradient was not added.
-pub(crate) enum Refused {
-    /// Sums that are not finite, in words: a step of such can be left out.
-    NonFinite(String),
-    /// What cannot be done on a device.
-    Device(DeviceError),
-}
-
-/// Why a rank takes no part in a step that has begun, so that all leave it out.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Unfit {
-    /// Sums that are not finite, which a device reports only then.
-    #[error(transparent)]
-    NonFinite(NonFinite),
-    /// A device has not enough memory to select, in words.
-    #[error("{0}")]
-    Memory(String),
-}
-
-impl Refused {
-    /// Why the step is to be left out, or else why the job fails.
-    pub(crate) fn skipped(self, policy: OnNonFinite) -> Result<String, String> {
-        match self {
-            Refused::NonFinite(reason) if policy == OnNonFinite::Skip => Ok(reason),
-            Refused::NonFinite(reason) => Err(reason),
-            Refused::Device(error) => Err(error.to_string()),
-        }
-    }
-
-    /// What was wrong, if nothing was added and the gradient may be given again: memory was missing, or what was given is not the device's.
-    pub(crate) fn added_nothing(&self) -> Option<&DeviceError> {
-        match self {
-            Refused::Device(error @ (DeviceError::Memory(_) | DeviceError::Refused(_))) => Some(error),
-            Refused::Device(DeviceError::Other(_)) | Refused::NonFinite(_) => None,
-        }
-    }
-}
-
-fn refused<T: Element>(name: &str, offset: usize, gradient: &[T], error: AccumulateError) -> Refused {
-    match error {
-        AccumulateError::NonFinite(found) => Refused::NonFinite(refusal(name, offset, gradient, found)),
-        AccumulateError::Device(error) => Refused::Device(error),
-    }
-}
-
-/// Sums that are not finite on a device, in words that name the parameter.
-pub(crate) fn refusal_there(name: &str, offset: usize, NonFinite { entry, count }: NonFinite) -> String {
-    let others = match count {
-        1 => "the only one of its group".to_owned(),
-        _ => format!("the first of {count} of its group"),
-    };
-    format!(
-        "the gradient of '{name}' has a sum with its residual that is not finite at entry {}, {others}: lower the learning rate, \
-         clip the gradients, or look for what makes them so",
-        entry - offset
-    )
-}
-
-/// Sums that are not finite, in words.
-fn refusal<T: Element>(name: &str, offset: usize, gradient: &[T], found: NonFinite) -> String {
-    let index = found.entry - offset;
-    sentence(name, found, index, gradient[index])
-}
-
-/// The same, of a gradient that has this value at the first of them.
-fn sentence<T: Element>(name: &str, found: NonFinite, index: usize, value: T) -> String {
-    let count = found.count;
-    let found =
-        if value.is_finite() { "an infinite sum with its residual".into() } else { value.to_string() };
-    let others = match count {
-        1 => "the only entry that is not finite".to_owned(),
-        _ => format!("the first of {count} entries that are not finite"),
-    };
-    format!(
-        "the gradient of '{name}' has {found} at entry {index}, {others}: lower the learning rate, clip the gradients, \
-         or look for what makes them so"
-    )
 }
 
 /// A window that is small enough to hold many steps.

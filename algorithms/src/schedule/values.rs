@@ -245,8 +245,8 @@ impl<T: Element> Values<T> {
         self.decoder.is_none()
     }
 
-    /// Something is sent or received.
-    fn exchanges(&mut self) {
+    /// Notes that something is sent or received.
+    fn note_exchange(&mut self) {
         if !self.run.is_under_way {
             Arc::make_mut(&mut self.run).is_under_way = true;
         }

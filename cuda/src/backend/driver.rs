@@ -49,10 +49,7 @@ impl Driver {
         if unsafe { Library::new(LIBRARY) }.is_err() {
             return Err(CudaError::NoDriver { library: LIBRARY });
         }
-        let (mut version, mut devices) = (0, 0);
-        // SAFETY: it writes one number.
-        check(unsafe { sys::cuDriverGetVersion(&mut version) }).map_err(said)?;
-        let found = Version { major: version as u32 / 1000, minor: version as u32 % 1000 / 10 };
+        let (found, mut devices) = (version().map_err(said)?, 0);
         let needed = kernels::committed().toolkit();
         if found < needed {
             return Err(CudaError::OldDriver { found, needed });
@@ -91,7 +88,7 @@ impl Driver {
             return Err(CudaError::OldDevice { name, found, needed: kernels::CAPABILITY });
         }
         let multiprocessors = number(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        let compiled = kernels::compiled_here(found)?;
+        let compiled = kernels::compiled_here(found, version().map_err(said)?)?;
         let before = exchange_mode(RELAXED).map_err(said)?;
         let mut context = ptr::null_mut();
         // SAFETY: the device is the driver's; what is retained here is released when this is dropped.
@@ -352,6 +349,14 @@ impl Backend for Driver {
             result => check(result).map(|()| true),
         }
     }
+}
+
+/// The version of CUDA that the driver is for.
+fn version() -> Result<Version, Failure> {
+    let mut version = 0;
+    // SAFETY: it writes one number.
+    check(unsafe { sys::cuDriverGetVersion(&mut version) })?;
+    Ok(Version { major: version as u32 / 1000, minor: version as u32 % 1000 / 10 })
 }
 
 /// In which a thread may allocate and wait whatever other threads capture: its own calls are part of no graph.

@@ -133,15 +133,20 @@ impl Block {
     fn new(context: &Arc<Context>, range: Range<usize>, quota: Option<u32>) -> Result<Self, DeviceError> {
         let len = range.len();
         assert!(u32::try_from(len).is_ok(), "an index in a block fits into u32");
-        let asked = len.min(quota.unwrap_or(0) as usize);
+        let asked = asked(len, quota);
         let candidates = if asked > 0 { Some(Candidates::new(context, len, asked)?) } else { None };
         Ok(Self { range, quota, collected: Collected::new(len), candidates })
     }
 
     /// The quota, as far as the block has entries.
     pub(super) fn asked(&self) -> usize {
-        self.range.len().min(self.quota.unwrap_or(0) as usize)
+        asked(self.range.len(), self.quota)
     }
+}
+
+/// How many entries of a block will be asked for.
+pub(super) fn asked(len: usize, quota: Option<u32>) -> usize {
+    len.min(quota.unwrap_or(0) as usize)
 }
 
 /// All blocks, and what they share.
@@ -200,28 +205,25 @@ impl Blocks {
         Ok(Self { context, len, blocks: Vec::new(), counters, status, checked })
     }
 
-    /// Cuts into these blocks, of which nothing is collected yet, in the stream of writes. What the blocks before hold goes first where
-    /// memory is missing for these; if it is missing then, too, nothing will be collected. The context is entered.
-    pub(super) fn cut(&mut self, ranges: &[Range<usize>], quotas: &[Option<u32>]) -> Result<(), DeviceError> {
-        assert_eq!(ranges.len(), quotas.len(), "one quota for each block");
-        let mut made = self.made(ranges, quotas);
-        if let Err(DeviceError::Memory(_)) = made {
-            self.blocks = self.made(ranges, &vec![None; quotas.len()])?;
-            made = self.made(ranges, quotas);
-        }
-        let made = made.map(|made| self.blocks = made);
-        self.clear()?;
-        made
+    /// Cuts into these blocks, in the stream of writes, and forgets what was collected, with the memory for it. Nothing is collected of the new
+    /// ones yet. The context is entered.
+    pub(super) fn cut(&mut self, ranges: &[Range<usize>]) -> Result<(), DeviceError> {
+        let uncollected = |range: &Range<usize>| Block::new(&self.context, range.clone(), None);
+        self.blocks = ranges.iter().map(uncollected).collect::<Result<_, _>>()?;
+        self.clear()
     }
 
-    /// Such blocks. Those without quotas need no memory on the device.
-    fn made(&mut self, ranges: &[Range<usize>], quotas: &[Option<u32>]) -> Result<Vec<Block>, DeviceError> {
-        if ranges.len() > self.counters.room && quotas.iter().any(Option::is_some) {
-            self.counters = Counters::new(&self.context, self.len, ranges.len())?;
+    /// Has candidates collected from now on, or of no block if memory is missing. The context is entered.
+    pub(super) fn collect(&mut self, quotas: &[Option<u32>]) -> Result<(), DeviceError> {
+        assert_eq!(self.blocks.len(), quotas.len(), "one quota for each block");
+        if self.blocks.len() > self.counters.room && quotas.iter().any(Option::is_some) {
+            self.counters = Counters::new(&self.context, self.len, self.blocks.len())?;
+            self.clear()?;
         }
-        let block =
-            |(range, quota): (&Range<usize>, &Option<u32>)| Block::new(&self.context, range.clone(), *quota);
-        ranges.iter().zip(quotas).map(block).collect()
+        let collected =
+            |(block, quota): (&Block, &Option<u32>)| Block::new(&self.context, block.range.clone(), *quota);
+        self.blocks = self.blocks.iter().zip(quotas).map(collected).collect::<Result<_, _>>()?;
+        Ok(())
     }
 
     /// The blocks, and the quota of each.

@@ -29,7 +29,7 @@ use crate::kernels::{self, THREADS, arguments};
 use crate::memory::{Growing, Memory};
 use crate::staging::PIECE_BYTES;
 use crate::streams::Readers;
-use blocks::{Block, Blocks};
+use blocks::{Block, Blocks, asked};
 use collected::limit;
 use merge::MergeBuffers;
 use output::Output;
@@ -69,13 +69,14 @@ impl State {
         blocks: &[Range<usize>],
         quotas: &[Option<u32>],
     ) -> Result<(), DeviceError> {
-        self.complete = false;
-        self.blocks.cut(blocks, quotas)?;
-        // For a selection without a prediction.
-        if let Some(most) = self.blocks.blocks.iter().map(Block::asked).max().filter(|most| *most > 0) {
+        (self.complete, self.spare) = (false, Growing::new());
+        self.blocks.cut(blocks)?;
+        // For a selection without a prediction, and where nothing is collected.
+        let asked = blocks.iter().zip(quotas).map(|(block, quota)| asked(block.len(), *quota));
+        if let Some(most) = asked.max().filter(|most| *most > 0) {
             Output::with_room(&mut self.spare, context, most)?;
         }
-        Ok(())
+        self.blocks.collect(quotas)
     }
 }
 

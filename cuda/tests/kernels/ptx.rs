@@ -63,18 +63,23 @@ fn the_ptx_has_all_kernels() {
 
 #[test]
 fn nvrtc_makes_the_ptx_where_it_is_there() {
+    let compile = |minor| nvrtc::compile(Version { major: 7, minor }, None);
     // Every NVRTC since CUDA 11 compiles for this capability.
-    let compiled = match nvrtc::compile(Version { major: 7, minor: 5 }) {
+    let compiled = match compile(5) {
         Ok(compiled) => compiled,
-        Err(error) if error.to_string().contains("found none") => return gleaner_skips::skip("nvrtc", error),
+        Err(error) if error.to_string().contains("expected the library") => {
+            return gleaner_skips::skip("nvrtc", error);
+        }
         Err(error) => panic!("{error}"),
     };
     assert_eq!(entries(&compiled.ptx), named());
     assert!(!compiled.ptx.contains("fma."), "compiled with {}", compiled.flags);
-    // The compiler that made the file makes it again, but for the header and the version of PTX.
+    // The compiler that made the file makes it again, but for the header and the version of PTX; that of CUDA 13 does not know 7.0.
     let committed = kernels("kernels.ptx");
-    if committed.contains(&format!("// compiler: NVRTC {}\n", compiled.compiler)) {
-        let again = nvrtc::compile(Version { major: 7, minor: 0 }).unwrap();
+    let is_by = |compiler| committed.contains(&format!("// compiler: NVRTC {compiler}\n"));
+    if let Ok(again) = compile(0).map_err(drop)
+        && is_by(again.compiler)
+    {
         let body = |ptx: &str| -> Vec<String> {
             let kept = |line: &&str| !line.starts_with("//") && !line.starts_with(".version ");
             ptx.lines().filter(kept).map(str::to_owned).collect()

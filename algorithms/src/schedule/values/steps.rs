@@ -178,7 +178,7 @@ impl<T: Element> Reader for Values<T> {
     }
 
     fn send(&mut self, store: &mut Slotted<Self>, at: usize, send: &Send, round: u64) -> Did<Self> {
-        self.exchanges();
+        self.note_exchange();
         let (bodies, notes) = self.bodies(store, send)?;
         // They may have been passed on already, piece by piece.
         if self.passing_on.take().is_some() {
@@ -205,7 +205,7 @@ impl<T: Element> Reader for Values<T> {
         at: Arrival<'_>,
         mut payload: Bytes,
     ) -> Result<bool, ExecutionError> {
-        self.exchanges();
+        self.note_exchange();
         let (receive, run) = (at.receive, self.run.clone());
         let (from, receipt) = (receive.from, &run.program.facts[at.step].receipts[at.index]);
         let wrong = |source| ExecutionError::Decode { from, source };

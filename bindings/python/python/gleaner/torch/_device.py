@@ -14,7 +14,7 @@ from gleaner.errors import OutOfMemory, UnsupportedError
 class OnDevice:
     """Hands gradients over where they lie, in the order of PyTorch's present stream, and has means written there.
 
-    No call waits for the device. What Gleaner reads and writes is ordered with the stream, so that the caching allocator may give the memory
+    No call waits for the device, unless memory is missing there. What Gleaner reads and writes is ordered with the stream, so that the caching allocator may give the memory
     of a gradient to others as soon as the program is done with it.
     """
 
