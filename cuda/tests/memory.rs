@@ -301,14 +301,18 @@ fn blocks_are_cut_anew_where_memory_is_missing() {
         (1100, 3, true, false),
         (1100, 3, false, true),
     ];
+    let mut free = Vec::new();
     for (step, (blocks, k, lacks, collects)) in cuts.into_iter().enumerate() {
         let partition = Partition::even(n, blocks);
         let ranges: Vec<_> = (0..blocks as u32).map(|block| partition.range(Block(block))).collect();
-        let _hog = lacks.then(|| rest(&device));
+        let mut hogs: Vec<_> = lacks.then(|| rest(&device)).into_iter().collect();
         match there.cut(&ranges, &vec![Some(k); blocks]) {
             Ok(()) => assert!(collects, "step {step}"),
             Err(DeviceError::Memory(_)) => assert!(!collects, "step {step}"),
             Err(error) => panic!("{error}"),
+        }
+        if lacks {
+            hogs.push(rest(&device));
         }
         let gradient = gradient(n, 0, step);
         there.accumulate(0, Given::Host(&gradient), true, &vec![Some(0.5); blocks]).unwrap();
@@ -319,7 +323,10 @@ fn blocks_are_cut_anew_where_memory_is_missing() {
             assert_eq!(found.indices, expected.indices);
             assert_eq!(bits(&found.values), bits(&expected.values));
         }
+        drop(hogs);
+        free.push(device.available().unwrap().0);
     }
+    assert!(free[5] < free[4], "the last cut has memory for what the same one before it lacked: {free:?}");
     let all = 0..n;
     let whole = std::slice::from_ref(&all);
     there.cut(whole, &[Some(5)]).unwrap();

@@ -73,6 +73,7 @@ fn the_newest_that_can_compiles() {
         ([OTHER, OTHER, OTHER, OLD], "", "// the text by 12.1"),
         ([NEW, OLD, OLD, OLD], "", "// the text by 13.1"),
         ([NEW, OLD, OTHER, OTHER], "8", "// the text by 12.1"),
+        ([NEW, OLD, OLD, OLD], "1", "// the text by 12.1"),
         (
             [NEW; 4],
             "8",

@@ -85,8 +85,8 @@ impl<T: Element> Run<T> {
         let group = match self.shared.try_lock() {
             Ok(group) => group,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Its accumulator is being copied for the program.
-            Err(TryLockError::WouldBlock) => return usize::MAX,
+            // Another thread has it, perhaps for a copy: this one does not wait.
+            Err(TryLockError::WouldBlock) => return INLINE + 1,
         };
         match &self.state {
             State::Ended(End::Exchanged(execution)) => group.commits(execution),

@@ -207,8 +207,7 @@ impl<T: Element> Group<T> {
     /// Ends a step that all ranks left out, whether or not it began here: the residual is what it was before. Its update has
     /// nothing in it.
     pub(crate) fn leave_out(&mut self) -> Result<(Partition, Vec<Bag<T>>), VersionError> {
-        self.keep()?;
-        self.accumulator = None;
+        (self.accumulator, self.kept) = (None, Weak::new());
         self.residual.revert()?;
         let partition = self.residual.partition().clone();
         let nothing = (0..partition.blocks()).map(|_| Bag::empty()).collect();
@@ -319,6 +318,28 @@ mod tests {
     use gleaner_algorithms::bag::wire::{Content, Expected};
 
     use super::*;
+
+    /// What is kept is there when the step has ended, and costs nothing once nobody keeps it.
+    #[test]
+    fn what_is_selected_from_is_kept_for_who_asks() {
+        let (membership, layers, gradient) = (Membership::first(Rank(0), 1), Layers::from(1000), [2.0; 1000]);
+        let mut group =
+            Group::new(membership, Method::spardl().k(10), layers, 0, Reduction::Sum, Home::Host).unwrap();
+        for (step, asks, holds) in [(0, true, true), (1, false, true), (2, false, false)] {
+            group.accumulate("a", 0, &gradient).map_err(drop).unwrap();
+            let mut execution = group.begin().unwrap();
+            let kept = Some(group.kept()).filter(|_| holds);
+            assert_eq!(execution.go_on(&mut Vec::new()), Ok(None));
+            if asks {
+                group.keep().unwrap();
+            }
+            assert_eq!(kept.as_ref().is_some_and(|kept| kept.get().is_some()), asks);
+            assert_eq!(group.commits(&execution) == 1000, holds, "step {step}");
+            group.commit(execution.finish().unwrap()).unwrap();
+            let first = kept.map(|kept| kept.get().unwrap()[999]);
+            assert_eq!(first, holds.then_some(2.0 * (step + 1) as f32));
+        }
+    }
 
     /// Rank 2 of six workers with a million entries, of which each selects so many.
     fn selecting(method: Method, k: usize) -> Group {
