@@ -137,8 +137,8 @@ impl<T: Element> Accumulator<T> {
         Self::alone(there)?.cut(&ranges.collect::<Vec<_>>(), quotas)
     }
 
-    /// The same in the midst of a job: a device that lacks memory collects nothing until the next time.
-    pub(crate) fn recut_again(
+    /// The same between two steps of a job: a device that lacks memory collects nothing, until it is announced again.
+    pub(crate) fn recut_between_steps(
         &mut self,
         partition: &Partition,
         quotas: &[Option<u32>],

@@ -73,7 +73,12 @@ pub fn compile(capability: Version, driver: Option<Version>) -> Result<Compiled,
             compiled => return compiled,
         }
     }
-    let said = || format!("expected the library {}, found none", LIBRARIES.join(" or "));
+    let said = || {
+        format!(
+            "expected the library {}, found none; install it, or name its folder in LD_LIBRARY_PATH",
+            LIBRARIES.join(" or ")
+        )
+    };
     Err(refused.unwrap_or_else(|| CudaError::Nvrtc { said: said() }))
 }
 
@@ -131,8 +136,10 @@ impl Nvrtc {
         self.check(unsafe { (self.version)(&mut major, &mut minor) })?;
         let compiler = Version { major: major as u32, minor: minor as u32 };
         if let Some(driver) = driver.filter(|driver| compiler > *driver) {
-            let said =
-                format!("expected one of CUDA {driver} or earlier, as the driver is, found {compiler}");
+            let said = format!(
+                "expected one of CUDA {driver} or earlier, as the driver is, found {compiler}; install such a one or a newer driver, or leave out \
+                 GLEANER_CUDA_NVRTC"
+            );
             return Err(CudaError::Nvrtc { said });
         }
         let architecture = format!("--gpu-architecture=compute_{}{}", capability.major, capability.minor);

@@ -77,7 +77,9 @@ fn the_newest_that_can_compiles() {
         (
             [NEW; 4],
             "8",
-            &format!("{refused}expected one of CUDA 12.8 or earlier, as the driver is, found 13.1"),
+            &format!(
+                "{refused}expected one of CUDA 12.8 or earlier, as the driver is, found 13.1; install such a one or a newer driver, or leave out GLEANER_CUDA_NVRTC"
+            ),
         ),
         ([OTHER; 4], "", &format!("{refused}compute_70 is not supported")),
         ([SILENT, OTHER, OTHER, OTHER], "", &format!("{refused}NVRTC_ERROR_INVALID_OPTION")),

@@ -238,7 +238,7 @@ impl Gradients {
 
     /// What this worker selects from in the present step, if it is [kept](Self::keep_accumulated): its gradient and its
     /// residual, in the order of the layout. Nothing before the gradients of all parameters are ready, after
-    /// [`wait`](Self::wait), if one of them was not finite, or once all ranks have left the step out.
+    /// [`wait`](Self::wait), or if one of them was not finite.
     pub fn accumulated(&self) -> Option<Vec<f32>> {
         let parts: Option<Vec<&[f32]>> =
             self.layout.parameters.iter().map(|p| self.accumulated_of(p)).collect();

@@ -205,8 +205,11 @@ impl<T: Element> Group<T> {
     }
 
     /// Ends a step that all ranks left out, whether or not it began here: the residual is what it was before. Its update has
-    /// nothing in it.
-    pub(crate) fn leave_out(&mut self) -> Result<(Partition, Vec<Bag<T>>), VersionError> {
+    /// nothing in it. What was accumulated is kept if this rank `has_values`.
+    pub(crate) fn leave_out(&mut self, has_values: bool) -> Result<(Partition, Vec<Bag<T>>), VersionError> {
+        if has_values {
+            self.keep()?;
+        }
         (self.accumulator, self.kept) = (None, Weak::new());
         self.residual.revert()?;
         let partition = self.residual.partition().clone();
@@ -338,6 +341,22 @@ mod tests {
             group.commit(execution.finish().unwrap()).unwrap();
             let first = kept.map(|kept| kept.get().unwrap()[999]);
             assert_eq!(first, holds.then_some(2.0 * (step + 1) as f32));
+        }
+    }
+
+    #[test]
+    fn it_is_kept_of_a_step_that_others_leave_out() {
+        for has_values in [true, false] {
+            let method = Method::spardl().k(10).on_nonfinite(OnNonFinite::Skip);
+            let (membership, layers) = (Membership::first(Rank(0), 1), Layers::from(100));
+            let mut group =
+                Group::<f32>::new(membership, method, layers, 0, Reduction::Sum, Home::Host).unwrap();
+            group.accumulate("a", 0, &[2.0; 100]).map_err(drop).unwrap();
+            group.begin().unwrap();
+            let kept = group.kept();
+            group.leave_out(has_values).unwrap();
+            assert_eq!(kept.get().is_some(), has_values);
+            assert_eq!(group.residual.read(0..1), Ok(vec![0.0]));
         }
     }
 

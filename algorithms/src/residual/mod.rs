@@ -399,7 +399,7 @@ impl<T: Element> Residual<T> {
     pub fn recut(&mut self, partition: Partition, quotas: Vec<Option<u32>>) -> Result<(), DeviceError> {
         assert_eq!(partition.entries(), self.partition.entries(), "the gradient keeps its length");
         if !self.lent {
-            self.values.recut_again(&partition, &quotas)?;
+            self.values.recut_between_steps(&partition, &quotas)?;
         }
         if partition.blocks() != self.partition.blocks() {
             self.thresholds = vec![None; partition.blocks()];

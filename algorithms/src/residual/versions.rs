@@ -123,7 +123,7 @@ impl<T: Element> Residual<T> {
                 // What was collected has changed: the next selection does without.
                 self.pieces.iter_mut().for_each(Vec::clear);
                 self.thresholds.fill(None);
-                self.values.recut_again(&self.partition, &self.quotas)?;
+                self.values.recut_between_steps(&self.partition, &self.quotas)?;
             }
         }
         Ok(())
@@ -221,7 +221,7 @@ impl<T: Element> Residual<T> {
             velocity.values = std::mem::take(&mut before.velocity);
         }
         self.pieces.iter_mut().for_each(Vec::clear);
-        self.values.recut_again(&self.partition, &self.quotas)?;
+        self.values.recut_between_steps(&self.partition, &self.quotas)?;
         Ok(())
     }
 }

@@ -22,15 +22,15 @@ pub(super) fn conclude<T: Element>(
     // The result for each group is the same on all ranks, so all name the same rank.
     match runs.iter().find_map(ended) {
         Some((by, Cause::NonFinite)) => {
-            let sums =
-                runs.iter().map(|run| Ok(look(&run.shared).leave_out()?)).collect::<Result<_, Error>>()?;
+            let leave_out = |run: &Run<T>| Ok(look(&run.shared).leave_out(run.has_values)?);
+            let sums = runs.iter().map(leave_out).collect::<Result<_, Error>>()?;
             Ok(Outcome::LeftOut { by, sums })
         }
         Some((by, cause @ (Cause::Wish | Cause::Memory))) => {
             for run in &runs {
                 let mut group = look(&run.shared);
                 // Values that are not finite cannot wait for the next step.
-                if run.has_values { group.give_back()? } else { drop(group.leave_out()?) }
+                if run.has_values { group.give_back()? } else { drop(group.leave_out(false)?) }
             }
             Ok(match cause {
                 Cause::Memory => Outcome::Undone { by },
